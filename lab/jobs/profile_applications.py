@@ -12,6 +12,7 @@ import subprocess
 import time
 
 from lab import page_tables, profiling, programs, stats
+from lab.stats import Spread
 from lab.tables import of_spread
 
 LASTS = "50 min; 2 min with --quick; needs BPF"
@@ -35,7 +36,9 @@ QUICK = {"runs": 1, "steady": 5, "faults": 5, "mib": 32}
 def options(parser):
     parser.add_argument("--runs", type=int, default=3, help="how often everything is measured (3)")
     parser.add_argument("--steady", type=int, default=120, help="seconds from the first look to the steady state (120, as in the thesis)")
-    parser.add_argument("--faults", type=int, default=10, help="seconds in which faults are counted, starts included (10, as in the thesis)")
+    parser.add_argument(
+        "--faults", type=int, default=10, help="seconds in which faults are counted, starts included (10, as in the thesis)"
+    )
     parser.add_argument("--mib", type=int, default=500, help="data of an application (500, as in the thesis)")
     parser.add_argument("--only", action="append", choices=SERVICES + FUNCTIONS, help="this application; repeatable")
     parser.add_argument("--addresses", choices=list(ADDRESSES), help="only so")
@@ -58,7 +61,9 @@ def record(lab, options):
             for addresses in [options.addresses] if options.addresses else ADDRESSES:
                 if (run, name, addresses) not in done:
                     print(f"run {run + 1} of {options.runs}: {name}, {addresses} addresses", flush=True)
-                    raw["applications"].append({"run": run, "name": name, "addresses": addresses, **measure(lab, options, given, run, name, addresses)})
+                    raw["applications"].append(
+                        {"run": run, "name": name, "addresses": addresses, **measure(lab, options, given, run, name, addresses)}
+                    )
                     lab.keep(raw)
     return raw
 
@@ -199,7 +204,13 @@ def command(lab, given, name, i):
         return ["apache2", "-DFOREGROUND", "-f", httpd(directory, given["pages"], i)], False
     if name == "fio":
         words = ["fio", "--name=x", "--ioengine=mmap", "--rw=randread", "--bs=4k", "--time_based", "--runtime=3600", "--thread"]
-        return [*words, "--invalidate=0", "--rate_iops=20000", f"--filename={given['file']}", f"--size={given['file'].stat().st_size}"], False
+        return [
+            *words,
+            "--invalidate=0",
+            "--rate_iops=20000",
+            f"--filename={given['file']}",
+            f"--size={given['file'].stat().st_size}",
+        ], False
     return [programs.c("workloads"), *name.split("-"), given["file"]], True
 
 
@@ -208,7 +219,9 @@ def httpd(directory, pages, i):
     root, modules = directory / f"httpd-{i}", "/usr/lib/apache2/modules"
     root.mkdir(exist_ok=True)
     lines = [f"LoadModule {name}_module {modules}/mod_{name}.so" for name in ("mpm_prefork", "authz_core", "dir")]
-    lines += [f"ServerName localhost\nListen 127.0.0.1:{PORT + i}\nDocumentRoot {pages}\nPidFile {root}/pid\nErrorLog {root}/log\nMutex file:{root}"]
+    lines += [
+        f"ServerName localhost\nListen 127.0.0.1:{PORT + i}\nDocumentRoot {pages}\nPidFile {root}/pid\nErrorLog {root}/log\nMutex file:{root}"
+    ]
     lines += ["StartServers 5\nUser www-data\nGroup www-data"]
     config = root / "httpd.conf"
     config.write_text("\n".join(lines) + "\n")
@@ -219,9 +232,10 @@ def start_load(lab, stack, name, i, options):
     """What asks a server, until the stack is left; the files of a web server one after the other, as in the thesis."""
     socket = lab.scope.directory / f"m{i}.sock"
     ping = f"mariadb --no-defaults -uroot -S{socket} -e 'SELECT 1'"
+    pages = f"http://127.0.0.1:{PORT + i}/[0-{options.mib - 1}]"
     scripts = {
         "mariadb": f"until {ping}; do sleep 0.2; done; exec {' '.join(oltp(socket))} --rate=20 --time=3600 run",
-        "httpd": f"while :; do curl --silent --max-time 60 --limit-rate 20M -o /dev/null 'http://127.0.0.1:{PORT + i}/[0-{options.mib - 1}]'; done",
+        "httpd": f"while :; do curl --silent --max-time 60 --limit-rate 20M -o /dev/null '{pages}'; done",
     }
     if name in scripts:
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -266,9 +280,14 @@ def of_look(runs, when):
         "entries": stats.spread(one[when]["entries"] for one in runs),
         **{name: share(name) for name in TALLY[1:]},
         "exclusive": stats.spread(percent(max(0, parts(one[when])), one[when]["entries"]) for one in runs),
-        "others": stats.spread(percent(max(0, one[when].get("active", 0) - one[when].get("active_groupable", 0)), one[when]["entries"]) for one in runs),
+        "others": stats.spread(
+            percent(max(0, one[when].get("active", 0) - one[when].get("active_groupable", 0)), one[when]["entries"]) for one in runs
+        ),
         "of active": stats.spread(percent(one[when].get("active_groupable", 0), one[when].get("active", 0)) for one in runs),
-        **{f"lru {name}": stats.spread(percent(one[name], one["entries"]) for one in lists) for name in ("groupable", "active", "active_groupable")},
+        **{
+            f"lru {name}": stats.spread(percent(one[name], one["entries"]) for one in lists)
+            for name in ("groupable", "active", "active_groupable")
+        },
     }
 
 
@@ -292,7 +311,8 @@ def duplicated(faults):
 
 
 THESIS = {
-    "groupable, initial": 53, "groupable, steady": 63.7, "active, initial": 52.4, "active, steady": 71.9, "active and groupable, steady": 59.86,
+    "groupable, initial": 53, "groupable, steady": 63.7, "active, initial": 52.4, "active, steady": 71.9,
+    "active and groupable, steady": 59.86,
     "duplicated faults, at most": 35.74, "CoW": 1.306, "write-protect": 17.67,
 }  # fmt: skip
 
@@ -330,18 +350,28 @@ def draw(studied, out):
     cases = studied["cases"]
     size = f" {studied['mib']} MiB of data each." if studied["mib"] else ""
     out.say(
-        f"Page tables and page faults of four containers of each application, on one CPU.{size} {when(studied)}; active entries were used within "
+        f"Page tables and page faults of four containers of each application, on one CPU.{size} {when(studied)}; active entries were "
+        "used within "
         "half a second. Faults are those from the start of the first container until "
-        f"{studied['faults_s']} s after that of the last. \"fixed\" is without randomised addresses (`setarch -R`). "
+        f'{studied["faults_s"]} s after that of the last. "fixed" is without randomised addresses (`setarch -R`). '
         f"{min(case['runs'] for case in cases)} runs, applications in turn; median (smallest to largest), shares in percent of entries, "
-        "\"groupable of active\" of active entries."
+        '"groupable of active" of active entries.'
     )
     columns = {name: name for name in ("entries", "groupable")} | {"across": "groupable_across"}
-    columns |= {name: name for name in ("elsewhere",)} | {"zeros": "zero", "huge": "huge", "active": "active", "groupable of active": "of active"}
+    columns |= {name: name for name in ("elsewhere",)} | {
+        "zeros": "zero",
+        "huge": "huge",
+        "active": "active",
+        "groupable of active": "of active",
+    }
     lists = any(look["lru active"] for case in cases for look in case["looks"].values())
     if lists:
         columns |= {"active by the LRU": "lru active", "active and groupable by the LRU": "lru active_groupable"}
-    rows = [[f"{label(case)}, {at}", *(of_spread(look[key]) for key in columns.values())] for case in cases for at, look in case["looks"].items()]
+    rows = [
+        [f"{label(case)}, {at}", *(of_spread(look[key]) for key in columns.values())]
+        for case in cases
+        for at, look in case["looks"].items()
+    ]
     out.table(["application", *columns], rows)
     draw_entries(cases, out)
     head = ["application", "faults", *CLASSES, "duplicated", "per CPU second"]
@@ -362,9 +392,9 @@ def when(studied):
     """When the looks were. Results from before came to the first look only when faults had been counted."""
     initial, steady = studied["read"]
     if initial and steady:
-        return f"\"initial\" is {of_spread(initial)} s after the last one has started, \"steady\" {of_spread(steady)} s after"
+        return f'"initial" is {of_spread(initial)} s after the last one has started, "steady" {of_spread(steady)} s after'
     return (
-        f"\"initial\" is when faults had been counted, {studied['faults_s']} s after the last one has started, \"steady\" "
+        f'"initial" is when faults had been counted, {studied["faults_s"]} s after the last one has started, "steady" '
         f"{studied['steady_s']} s later"
     )
 
@@ -373,7 +403,9 @@ def draw_entries(cases, out):
     parts = ["groupable", "elsewhere", "exclusive", "zeros"]
     keys = ["groupable", "elsewhere", "exclusive", "zero"]
     bars = {
-        f"{case['name']} {case['addresses']}, {at}": [look[key].median for key in keys] for case in cases for at, look in case["looks"].items()
+        f"{case['name']} {case['addresses']}, {at}": [look[key].median for key in keys]
+        for case in cases
+        for at, look in case["looks"].items()
     }
     profiling.bars(out, "entries", "Page-table entries of four containers", "percent of entries", parts, bars)
     steady = [(case, case["looks"]["steady"]) for case in cases if "steady" in case["looks"]]
@@ -386,15 +418,16 @@ def draw_means(studied, out):
     means = studied["means"]
     out.say(
         f"Beside the thesis: means over applications with fixed addresses, percent of entries or of faults; {means['all']} applications, "
-        f"{means['steady']} that are no functions in the steady state. A fault is duplicated for the thesis when it ends in a frame that another "
+        f"{means['steady']} that are no functions in the steady state. A fault is duplicated for the thesis when it ends in a frame "
+        "that another "
         "container has: of those that the product calls duplicated, at most as many as are reads and shared writes."
     )
     text = lambda value: "-" if value is None else f"{value:.1f}"
     rows = [[name, THESIS[name], *map(text, found)] for name, found in means["rows"].items()]
     out.table(["", "thesis", "here, by use", "here, by the kernel's lists"], rows)
-    counted = [case for case in studied["cases"] if case["faults"]["counted"] or studied["instructions"]]
-    if counted:
-        # One nanosecond is one instruction where the guest's clock counts them.
-        rows = [[label(case), of_spread(case["faults"]["counted"]) if case["faults"]["counted"] else f"{case['faults']['rate'].median / 1e3:.1f}"]
-                for case in counted]  # fmt: skip
+    rates = {label(case): case["faults"]["counted"] for case in studied["cases"] if case["faults"]["counted"]}
+    if studied["instructions"]:  # a nanosecond of its CPU time is one
+        rates = {label(case): Spread(*(rate / 1e3 for rate in case["faults"]["rate"])) for case in studied["cases"]}
+    if rates:
+        rows = [[name, of_spread(rate)] for name, rate in rates.items()]
         out.table(["faults per million instructions (thesis: 15.07, httpd 47.32)", "here"], rows)

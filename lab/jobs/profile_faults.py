@@ -22,7 +22,9 @@ FILE = 16_384 * 17
 
 def options(parser):
     parser.add_argument("--rounds", type=int, default=7, help="how often everything is measured (7)")
-    parser.add_argument("--batches", type=int, default=9, help="batches of some thousand faults in a measurement; the middle one counts (9)")
+    parser.add_argument(
+        "--batches", type=int, default=9, help="batches of some thousand faults in a measurement; the middle one counts (9)"
+    )
 
 
 def record(lab, options):
@@ -65,7 +67,9 @@ def study(raw):
     rows = []
     for kind in KINDS:
         for tier in TIERS:
-            found = [(measured[number, tier, kind], measured.get((number, NONE, kind))) for number in rounds if (number, tier, kind) in measured]
+            found = [
+                (measured[number, tier, kind], measured.get((number, NONE, kind))) for number in rounds if (number, tier, kind) in measured
+            ]
             if found:
                 rows.append({
                     "kind": kind,
@@ -80,11 +84,15 @@ def study(raw):
 def draw(studied, out):
     out.say(
         "CPU nanoseconds of a page fault in loops that do nothing else, while nobody counts and while `elbowroom profile faults` does. The "
-        f"middle one of {studied['batches']} batches of some thousand faults in each of {studied['rounds']} rounds, tiers in turn; median over "
-        "rounds (smallest to largest), and the ratio within a round. `anonymous`: memory of its own; `file`: a page of a shared file mapping, "
+        f"middle one of {studied['batches']} batches of some thousand faults in each of {studied['rounds']} rounds, tiers in turn; "
+        "median over "
+        "rounds (smallest to largest), and the ratio within a round. `anonymous`: memory of its own; `file`: a page of a shared file "
+        "mapping, "
         "looked up for duplicates; `fork`: children that write what their parent has, and end, per fault with `fork` and `exit`."
     )
-    rows = [[f"{row['kind']}, {row['tier']}", *(of_spread(row[name]) or "-" for name in ("ns", "ratio", "seen"))] for row in studied["rows"]]
+    rows = [
+        [f"{row['kind']}, {row['tier']}", *(of_spread(row[name]) or "-" for name in ("ns", "ratio", "seen"))] for row in studied["rows"]
+    ]
     out.table(["loop, tier", "ns per fault", "relative to none", "counted / accounted"], rows)
     for said in studied["refused"]:
         out.say(f"Refused here: {said}.")

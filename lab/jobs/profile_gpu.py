@@ -26,7 +26,9 @@ PLACES = {"native": False, "container": True}
 def options(parser):
     parser.add_argument("--runs", type=int, default=10, help="how often in each of the two places, traced and not (10)")
     parser.add_argument("--bench", type=Path, default=Path("target/gpu/bench"), help="the benchmarks (target/gpu/bench)")
-    parser.add_argument("--see", action="append", default=[], metavar="PATH", help="what a program needs of the host besides /usr; repeatable")
+    parser.add_argument(
+        "--see", action="append", default=[], metavar="PATH", help="what a program needs of the host besides /usr; repeatable"
+    )
     parser.add_argument("--command", nargs="+", metavar="WORD", help="one more program, and its arguments")
 
 
@@ -152,14 +154,16 @@ def draw(studied, out):
     )
     out.say("## End to end")
     out.say(
-        "Not traced. *In the program* is of the traced runs, from `cuInit()` to the end: the rest of what a container adds is its own start "
+        "Not traced. *In the program* is of the traced runs, from `cuInit()` to the end: the rest of what a container adds is its own "
+        "start "
         "and end."
     )
     head = ["program", "native", "container", "ratio", "in the program, native", "in the program, container", "ratio"]
     out.table(head, [[one["name"], *cells(one["wall"]), *cells(one["traced"])] for one in programs])
     out.say("## Where time goes")
     out.say(
-        "Traced. Time in calls is given to the innermost one, and to no call while the tracing itself was in the way; time on the GPU is when "
+        "Traced. Time in calls is given to the innermost one, and to no call while the tracing itself was in the way; time on the GPU "
+        "is when "
         "anything ran there. *cuInit()* is what it does once tracing has begun, with what that needs to begin."
     )
     for one in programs:
@@ -174,7 +178,8 @@ def draw(studied, out):
     profiling.bars(out, "parts", title, "ms", list(PARTS), medians)
     out.say("## The GPU's part")
     out.say(
-        "Shares of the time in the program, traced: the GPU in kernels, the GPU copying, `cuInit()` and CUDA calls. The GPU works while calls "
+        "Shares of the time in the program, traced: the GPU in kernels, the GPU copying, `cuInit()` and CUDA calls. The GPU works "
+        "while calls "
         "wait for it, so they may overlap."
     )
     rows = [

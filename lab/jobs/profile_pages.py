@@ -73,9 +73,11 @@ def study(raw):
 def draw(studied, out):
     ways = studied["ways"]
     out.say(
-        "CPU milliseconds to compare the page tables of four processes of 500 MB: 150 MB from their parent, 100 MB of a file, 20 MB in huge "
-        "pages from their parent, 230 MB of each one's own. Ways in turn; medians (smallest to largest). \"command\" is the whole process with "
-        "loading BPF, \"look\" the comparison alone. No process is stopped."
+        "CPU milliseconds to compare the page tables of four processes of 500 MB: 150 MB from their parent, 100 MB of a file, 20 MB in "
+        "huge "
+        'pages from their parent, 230 MB of each one\'s own. Ways in turn; medians (smallest to largest). "command" is the whole '
+        'process with '
+        'loading BPF, "look" the comparison alone. No process is stopped.'
     )
     rows = [[source, way["runs"], of_spread(way["command"]), of_spread(way["look"])] for source, way in ways.items()]
     out.table(["way", "runs", "command", "look"], rows)

@@ -26,7 +26,8 @@ COLLECTIVES = {"Go collection and allocation": ["go_gc", "go_allocation"], "memo
 PERCENTILES = {"p50": 500, "p95": 950, "p99": 990}
 WHAT = {
     "engines": "engines, each starting `sleep` of the host in an empty root",
-    "applications": "applications, each started by the same engine{network}: those of the host over its /usr, and PageRank and two functions, "
+    "applications": "applications, each started by the same engine{network}: those of the host over its /usr, and PageRank and two "
+    "functions, "
     "of an image with nothing else, which work once before they wait",
     "views": "one bundle, started by runc in turns without and with Elbowroom's hook, an agent running",
 }
@@ -82,7 +83,9 @@ def measure(lab, words, options):
     for at in answer["rates"]:
         starts = [{"application": start.get("application", 0), "latency_usec": start["latency_usec"]} for start in at["requests"]]
         rates.append({name: at[name] for name in ("rate", "failures", "achieved_per_second", "saturated")} | {"requests": starts})
-    cost = {name: answer["breakdown"][name] for name in ("frequency_hz", "starts", "kernel", "user", "told", "resolved", "samples", "programs")}
+    cost = {
+        name: answer["breakdown"][name] for name in ("frequency_hz", "starts", "kernel", "user", "told", "resolved", "samples", "programs")
+    }
     cost["families"] = [{name: one[name] for name in ("family", "kernel", "user")} for one in answer["breakdown"]["families"]]
     return {
         "profiler_percent": 100 * overhead["cpu_usec"] / overhead["wall_usec"],
@@ -266,7 +269,9 @@ def cost(runs):
 
 
 def family_ms(runs, family):
-    found = stats.spread(ms(one, next((used(share) for share in one["families"] if share["family"] == family), 0)) for one in breakdowns(runs))
+    found = stats.spread(
+        ms(one, next((used(share) for share in one["families"] if share["family"] == family), 0)) for one in breakdowns(runs)
+    )
     return found.median if found else 0
 
 
@@ -298,7 +303,10 @@ def programs_of(runs):
     every = sorted({program["name"] for one in breakdowns(runs) for program in one["programs"]})
     rows = []
     for name in every:
-        found = [(one, next((program for program in one["programs"] if program["name"] == name), {"kernel": 0, "user": 0})) for one in breakdowns(runs)]
+        found = [
+            (one, next((program for program in one["programs"] if program["name"] == name), {"kernel": 0, "user": 0}))
+            for one in breakdowns(runs)
+        ]
         both = stats.spread(ms(one, used(program)) for one, program in found)
         rows.append((name, both, stats.spread(ms(one, program["kernel"]) for one, program in found).median))
     rows.sort(key=lambda row: -row[1].median)
@@ -321,7 +329,9 @@ def draw(studied, out):
     out.say("## Latency, ms")
     if studied["compare"] == "views":
         head = ["starts/s, both together", "p50 without", "p50 with the hook", "difference"]
-        out.table(head, [[f"{row['rate']:g}", *(of_spread(row[name]) for name in ("without", "with", "difference"))] for row in studied["pairs"]])
+        out.table(
+            head, [[f"{row['rate']:g}", *(of_spread(row[name]) for name in ("without", "with", "difference"))] for row in studied["pairs"]]
+        )
     else:
         draw_latency(studied, out)
     draw_cost(studied, out)
@@ -345,7 +355,10 @@ def draw_latency(studied, out):
         for row in studied["latency"]
     ]  # fmt: skip
     out.table(head, rows)
-    lines = {name: [(row["rate"], row["p50"].median) for row in studied["latency"] if row["name"] == name and row["p50"]] for name in studied["names"]}
+    lines = {
+        name: [(row["rate"], row["p50"].median) for row in studied["latency"] if row["name"] == name and row["p50"]]
+        for name in studied["names"]
+    }
     from lab import plot
 
     with out.figure("latency", "Median latency of a start by rate") as axes:
@@ -357,14 +370,17 @@ def draw_latency(studied, out):
 def draw_cost(studied, out):
     out.say("## CPU time per start")
     out.say(
-        "The engine and everything that it started, between a rate's first request and its last answer, from samples of all CPUs; of kernel "
+        "The engine and everything that it started, between a rate's first request and its last answer, from samples of all CPUs; of "
+        "kernel "
         "threads, which also work for others, beside it."
     )
     head = [
         "", "ms per start", "in the kernel, %", "kernel threads, ms", "samples", "in a telling family, %", "frames with a name, %",
         "samples lost", "profiler, % of one CPU",
     ]  # fmt: skip
-    rows = [[f"{name} ({found['version']})", *(of_spread(found[one]) for one in [*COST, "profiler"])] for name, found in studied["cost"].items()]
+    rows = [
+        [f"{name} ({found['version']})", *(of_spread(found[one]) for one in [*COST, "profiler"])] for name, found in studied["cost"].items()
+    ]
     out.table(head, rows)
     bars = {name: [found["kernel"].median, found["user"].median] for name, found in studied["cost"].items() if found["kernel"]}
     profiling.bars(out, "split", "CPU time per start, in the kernel and in programs (ms)", "ms per start", ["kernel", "programs"], bars)

@@ -12,7 +12,7 @@ from lab import job
 
 # Where tools/vm tells a guest the port to its own emulator.
 PORT = "ELBOWROOM_VM_MONITOR"
-SIZE = 1 << 30
+SIZE = 2 << 30
 
 
 def is_guest():

@@ -17,11 +17,17 @@ def draw(studied, out):
     out.say(f"{title}. {explain(scene, story)} {machine(studied['machine'])}")
     unit = scenes.UNITS[story["work"]]
     if scene.startswith("V"):
-        out.table(["variant", unit, "of the baseline"], [[name, of_spread(row["disturbed"]), percent(row)] for name, row in studied["rows"].items()])
+        out.table(
+            ["variant", unit, "of the baseline"],
+            [[name, of_spread(row["disturbed"]), percent(row)] for name, row in studied["rows"].items()],
+        )
         out.say(f"The paper: {PAPER[scene]} allocations a second, of a baseline of 153.61 K, with objects of a size that it does not say.")
     else:
         quiet, disturbed, part = columns(scene)
-        rows = [[name, of_spread(row["quiet"]) + row["never"], of_spread(row["disturbed"]), percent(row)] for name, row in studied["rows"].items()]
+        rows = [
+            [name, of_spread(row["quiet"]) + row["never"], of_spread(row["disturbed"]), percent(row)]
+            for name, row in studied["rows"].items()
+        ]
         out.table(["variant", f"{quiet}, {unit}", f"{disturbed}, {unit}", part], rows)
     if studied["victims"]:
         draw_victims(studied["victims"], out)
@@ -32,7 +38,9 @@ def draw(studied, out):
         "(`workingset_refault_file` and `_anon`, pages) and hits of the own limit are of the application's cgroup, the others are the "
         f"machine's{stands}. A dash is what this kernel does not count there. Transparent huge pages: `{studied['machine']['thp']}`."
     )
-    grey = {"III.B": " Grey: its heap grows.", "III.C": " Grey: the host's job runs.", "III.D": " Grey: the host's job runs."}.get(scene, "")
+    grey = {"III.B": " Grey: its heap grows.", "III.C": " Grey: the host's job runs.", "III.D": " Grey: the host's job runs."}.get(
+        scene, ""
+    )
     panels(studied, out, "throughput", title, f"Median over runs; the band is from smallest to largest.{grey}", ["throughput"], unit)
     kinds = ["cache", "heap", "in swap"]
     panels(studied, out, "memory", f"{title}: the application's memory", "As the kernel counts for its cgroup.", kinds, "MiB")
@@ -52,7 +60,15 @@ def counters(name, found):
     text = lambda key: "-" if found[key] is None else f"{found[key]:.0f}"
     pair = lambda one, other: f"{text(one)}, {text(other)}"
     alone = [text(key) for key in ("refaults file", "refaults anon", "limit")]
-    return [name, of_spread(found["cache"]), of_spread(found["swapped"]), *alone, pair("kswapd", "direct"), text("stalls"), pair("out", "in")]
+    return [
+        name,
+        of_spread(found["cache"]),
+        of_spread(found["swapped"]),
+        *alone,
+        pair("kswapd", "direct"),
+        text("stalls"),
+        pair("out", "in"),
+    ]
 
 
 def draw_victims(victims, out):
@@ -84,35 +100,44 @@ def explain(scene, story):
         return explain_evaluation(scene, story)
     if scene == "III.A":
         return (
-            f"A JVM with a young generation of {story['young_mib']} MiB allocates objects of 64 KiB as fast as it can, each of which dies at once. "
-            "It starts while memory is free, then another group fills what it has not touched, and then it begins. First pass: until the young "
+            f"A JVM with a young generation of {story['young_mib']} MiB allocates objects of 64 KiB as fast as it can, each of which "
+            "dies at once. "
+            "It starts while memory is free, then another group fills what it has not touched, and then it begins. First pass: until "
+            "the young "
             "generation is full for the first time."
         )
     if scene == "III.B":
         return (
-            f"{asked.format('')} {block}; between {start} and {end} s its heap grows by {story['grow_mib']} MiB, which fits in its limit of "
+            f"{asked.format('')} {block}; between {start} and {end} s its heap grows by {story['grow_mib']} MiB, which fits in its "
+            "limit of "
             f"{story['limit_mib'] or 0} MiB. The strategy raises the limit by the file."
         )
     if story.get("second"):
         what = block if scene == "III.C" else f"to touch an object of 64 KiB at random, of the {story['held_mib']} MiB that it holds"
         job = f"reads {story['others_mib']} MiB of files" if scene == "III.C" else f"fills {story['host']['grow']} MiB of memory"
-        return f"Two JVMs, each with a limit of {story['limit_mib']} MiB, are asked {story['rate']} times a second {what}. From {start} s to {end} s the host {job}."
+        two = f"Two JVMs, each with a limit of {story['limit_mib']} MiB, are asked {story['rate']} times a second {what}."
+        return f"{two} From {start} s to {end} s the host {job}."
     if scene == "III.C":
         return (
-            f"{asked.format('without a limit ')} {block}. All but {story['spare_mib']} MiB of the machine's memory is other containers' heaps. "
-            f"Between {start} and {end} s the host reads {story['others_mib']} MiB of files over and over; they are holes, so they take no time of "
+            f"{asked.format('without a limit ')} {block}. All but {story['spare_mib']} MiB of the machine's memory is other containers' "
+            "heaps. "
+            f"Between {start} and {end} s the host reads {story['others_mib']} MiB of files over and over; they are holes, so they take "
+            "no time of "
             "the disk."
         )
     return (
-        f"{asked.format('without a limit ')} to touch an object of 64 KiB at random, of the {story['held_mib']} MiB that it holds. From {start} s "
+        f"{asked.format('without a limit ')} to touch an object of 64 KiB at random, of the {story['held_mib']} MiB that it holds. "
+        f"From {start} s "
         f"the host fills more memory than there is left; it ends at {end} s."
     )
 
 
 def explain_evaluation(scene, story):
     text = (
-        f"Two threads of a JVM allocate objects of 64 KiB into arrays as fast as they can, and let go of them when the arrays are full, for "
-        f"{story['end'] // 1000} s. Its heap is {story['heap_mib']} MiB, of which {scenes.ARRAY} % live when the arrays are full; its limit is "
+        f"Two threads of a JVM allocate objects of 64 KiB into arrays as fast as they can, and let go of them when the arrays are full, "
+        "for "
+        f"{story['end'] // 1000} s. Its heap is {story['heap_mib']} MiB, of which {scenes.ARRAY} % live when the arrays are full; its "
+        "limit is "
         f"{story['limit_mib']} MiB."
     )
     more = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kit.cgroup import V2
 from kit.container import meminfo
-from kit.process import descendants
+from kit.process import comm, descendants
 from kit.wait import eventually
 from lab import cgroups, profiling, programs
 from lab.job import Refused
@@ -20,9 +20,20 @@ from lab.scope import run as call
 # A machine with more is not filled; what stands for it.
 LARGEST_MACHINE_MIB, STAND_IN_MIB = 4096, 1024
 # What happens to the whole machine, or to the group that stands for it; and to the application's group.
-WHOLE = ["pgsteal_kswapd", "pgsteal_direct", "allocstall_dma32", "allocstall_normal", "allocstall_movable", "pswpin", "pswpout", "limit_hit"]
+WHOLE = [
+    "pgsteal_kswapd",
+    "pgsteal_direct",
+    "allocstall_dma32",
+    "allocstall_normal",
+    "allocstall_movable",
+    "pswpin",
+    "pswpout",
+    "limit_hit",
+]
 APP = ["workingset_refault_file", "workingset_refault_anon", "pgmajfault", "limit_hit"]
 MEMORY_MS = 200
+# From when all is in place to the start, here and on an emulated CPU: time for a command of the product.
+LEAD_NS = {False: 2_000_000_000, True: 12_000_000_000}
 FOREVER_MS = 3_600_000
 # Where the agent for HotSpot and its machine's view come from.
 JAVA = "elbowroom-lab-pitfalls"
@@ -55,11 +66,13 @@ class Stage:
         if len(self.disks) > 1 and not story["crowded"]:  # or others' memory would not stay where it is
             swap_on(lab, self.disks[1])
         # What the application reads; what the host and others read, holes, which take cache but no time of the disk.
-        self.data, self.holes, self.dirty = files / "data", files / "holes", files / "dirty"
-        with open(self.data, "wb") as out:
-            out.writelines([bytes([7]) * (1 << 20)] * story["file_mib"])
-            out.flush()
-            os.fsync(out.fileno())
+        self.data, self.second_data = files / "data", files / "second"
+        self.holes, self.dirty = files / "holes", files / "dirty"
+        for path in (self.data, self.second_data)[: 1 + story["second"]]:
+            with open(path, "wb") as out:
+                out.writelines([bytes([7]) * (1 << 20)] * story["file_mib"])
+                out.flush()
+                os.fsync(out.fileno())
         with open(self.holes, "wb") as out:
             out.truncate(story["others_mib"] << 20)
         self.above = lab.group("machine", memory_mib=machine["mib"] if machine["stand_in"] else None)
@@ -97,11 +110,13 @@ class Stage:
             machines = [self.start(groups, key, arm) for key in groups if key != "root_memory"]
             if not late:
                 self.fill(others, arm)
-            self.slow_down(groups["memory"])
-            start = time.monotonic_ns() + 1_500_000_000
-            self.disturb(host, groups["memory"], start)
-            self.apply(arm, groups, host, start)
-            start = max(start, time.monotonic_ns() + 500_000_000)
+            self.slow_down(groups)
+            self.apply(arm, groups, host)
+            start = time.monotonic_ns() + LEAD_NS[self.machine["guest"]]
+            self.disturb(arm, host, groups["memory"], start)
+            self.follow(arm, groups, host, start)
+            if time.monotonic_ns() > start:
+                raise RuntimeError("the commands of this arm took longer than there is time before the start")
             before = groups["memory"].memory_stat(), self.whole()
             for machine in machines:
                 machine.stdin.write(str(start))
@@ -125,7 +140,7 @@ class Stage:
         if V2:
             return
         wanted = self.story.get("swappiness", 60) if arm["strategy"] != "baseline" else 0
-        for group in groups.values():
+        for group in victims(groups):
             group.set_memory("memory.swappiness", 0 if arm["strategy"] == "no_swap" else wanted)
 
     def spawn(self, group, *words, **streams):
@@ -141,17 +156,26 @@ class Stage:
         story = self.story
         words = ["java", *scenes.jvm(self.scene, arm, story), "-cp", ":".join([self.java]), "Application", story["work"]]
         numbers = [story["rate"], story["held_mib"], story["grow_mib"], *story["disturbed"], story["sample"], story["end"]]
-        words += [*numbers, self.data]
+        words += [*numbers, self.data if key == "memory" else self.second_data]
         if arm["strategy"] == "java_command":
             limit = scenes.limit_mib(arm, story)
-            product = [self.lab.options.elbowroom.resolve(), "run", "--run-dir", self.agent.run_dir, "--name", JAVA, "--memory", f"{limit}MiB"]
+            product = [
+                self.lab.options.elbowroom.resolve(),
+                "run",
+                "--run-dir",
+                self.agent.run_dir,
+                "--name",
+                JAVA,
+                "--memory",
+                f"{limit}MiB",
+            ]
             words = [*product, "--java", "--", *words]
         machine = self.spawn(groups[key], *words, stdout=subprocess.PIPE)
         line = machine.stdout.readline()
         if line != "ready\n":
             raise RuntimeError(f"the application did not start: {line.strip()} (exit status {machine.wait()})")
         if arm["strategy"] == "java_command":
-            groups[key] = cgroups.of(next(pid for pid in descendants(machine.pid)))
+            groups[key] = cgroups.of(next(pid for pid in [machine.pid, *descendants(machine.pid)] if comm(pid) == "java"))
             if not V2:
                 groups[key].set_memory("memory.swappiness", story["swappiness"])
         return machine
@@ -180,7 +204,7 @@ class Stage:
     def load(self, group, start, kind, *numbers):
         return self.spawn(group, self.reader, "load", start, kind, *numbers, stdout=subprocess.DEVNULL)
 
-    def disturb(self, host, app, start):
+    def disturb(self, arm, host, app, start):
         """The host's job, and in V.C the copies in the application's own group."""
         first, last = self.story["disturbed"]
         match self.story["host"]:
@@ -188,39 +212,43 @@ class Stage:
                 self.load(host, start, "use", first, first + 2000, mib, last)
             case {"scan": mib_per_s}:
                 self.load(host, start, "scan", first, last, mib_per_s, self.holes)
-
-    def copy(self, arm, app):
-        script = 'while :; do cp "$1" "$1.copy" || exit; done'
-        self.spawn(app, "sh", "-c", script, "sh", self.data)
+        if self.story.get("copies") and arm["strategy"] != "baseline":
+            script = 'while :; do cp "$1" "$1.copy" || exit; done'
+            self.spawn(app, "sh", "-c", script, "sh", self.data)
 
     # ---- strategies ----
 
-    def apply(self, arm, groups, host, start):
+    def apply(self, arm, groups, host):
         """The settings of an arm, when all is in place."""
-        strategy, paths = arm["strategy"], [f"/{group.path}" for key, group in groups.items() if key != "root_memory"]
-        if self.story.get("copies") and strategy != "baseline":
-            self.copy(arm, groups["memory"])
+        strategy = arm["strategy"]
         if strategy == "housekeeping":
             host.limit_memory(self.story["housekeeping_mib"] << 20)
         elif strategy == "no_swap" and V2:
-            for group in list(groups.values())[:2]:
+            for group in victims(groups):
                 group.set_memory("memory.swap.max", 0)
         elif strategy == "pretouch_command":
-            self.product("pretouch", paths[0], f"{scenes.largest_heap_mib(self.story)}MiB")
+            self.product("pretouch", f"/{groups['memory'].path}", f"{scenes.largest_heap_mib(self.story)}MiB")
         elif strategy in ("protect_command", "protect_no_swap_command"):
-            for path in paths:
-                self.product("protect", path, "--yes", *(["--no-swap"] if "no_swap" in strategy else []))
-        elif strategy == "housekeeping_command":
+            for group in victims(groups):
+                self.product("protect", f"/{group.path}", "--yes", *(["--no-swap"] if "no_swap" in strategy else []))
+
+    def follow(self, arm, groups, host, start):
+        """Commands about what runs already: the host's job, and files that are read back."""
+        if arm["strategy"] == "housekeeping_command":
             jobs = profiling.ask(self.lab, "housekeeping", "--config", self.config, codes=(0, 1))["jobs"]
-            name = next((one["name"] for one in jobs if str(one.get("place")).rstrip("/").endswith(host.path)), Path(host.path).name)
+            name = next((one["name"] for one in jobs if str(one.get("place")).rstrip("/").endswith(host.path)), None)
+            if name is None:
+                raise RuntimeError(f"housekeeping does not list /{host.path}: {[(one['name'], one['place']) for one in jobs]}")
             self.product("housekeeping", name, "--apply", "--yes")
-        elif strategy == "size_command":
+        elif arm["strategy"] == "size_command":
             # It looks while files are read back: from when the heap has grown on, and in V.C from the tenth part on.
             after = self.story["disturbed"][1] if self.scene == "III.B" else self.story["end"] // 10
             wait = (start - time.monotonic_ns()) / 1e9 + after / 1e3
-            words = [self.lab.options.elbowroom.resolve(), "size", paths[0], "--for", "1s", "--apply", "--yes", *self.journal()]
+            binary, path = self.lab.options.elbowroom.resolve(), f"/{groups['memory'].path}"
             script = 'sleep "$1"; shift; "$@"; "$@"; exit 0'
-            self.lab.start("sh", "-c", script, "sh", wait, *words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            words = [binary, "size", path, "--for", "1s", "--apply", "--yes", *self.journal()]
+            streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+            self.lab.start("sh", "-c", script, "sh", wait, *words, **streams)
 
     def journal(self):
         return ["--config", self.config, "--state-dir", self.lab.scope.directory / "state"]
@@ -242,7 +270,7 @@ class Stage:
 
     def forget(self):
         """Lets go of the cache that the arm before had."""
-        for path in (self.data, self.holes, self.dirty, self.data.with_suffix(".copy")):
+        for path in (self.data, self.second_data, self.holes, self.dirty, self.data.with_suffix(".copy")):
             if path.exists():
                 with open(path, "rb") as file:
                     os.fsync(file.fileno())
@@ -255,13 +283,14 @@ class Stage:
             return self.machine["mib"] - (self.above.memory_bytes() >> 20)
         return meminfo(Path("/proc/meminfo").read_text())["MemFree"] >> 20
 
-    def slow_down(self, app):
-        """The disk that the application reads from is as slow as it is in every guest; here, for the application alone."""
+    def slow_down(self, groups):
+        """The disk that the application reads from is as slow as it is in every guest; here, for each application alone."""
         speed = DISKS_MB_PER_S[0] * 10**6
         if self.machine["guest"]:
             self.disks[0].set_speed(speed)
         else:
-            app.limit_io(self.disks[0].number, speed)
+            for group in victims(groups):
+                group.limit_io(self.disks[0].number, speed)
 
     def whole(self):
         if self.machine["stand_in"]:
@@ -277,6 +306,11 @@ class Stage:
                 at, stat = (time.monotonic_ns() - start) // 10**6, group.memory_stat()
                 found[key].append([max(0, at), [stat.get(kind, 0) >> 20 for kind in ("file", "anon", "swap")]])
         return found
+
+
+def victims(groups):
+    """The applications' groups, without the host's."""
+    return [group for key, group in groups.items() if key != "root_memory"]
 
 
 def counted(machine):

@@ -120,7 +120,12 @@ def victims(arms):
 
     def of(arm, key):
         samples = [mib for _, mib in arm[key]]
-        return {"before": samples[0][0], "least": min(s[0] for s in samples), "anon": max(s[1] for s in samples), "swap": max(s[2] for s in samples)}
+        return {
+            "before": samples[0][0],
+            "least": min(s[0] for s in samples),
+            "anon": max(s[1] for s in samples),
+            "swap": max(s[2] for s in samples),
+        }
 
     found = {victim: [of(arm, key) for arm in arms if arm.get(key)] for victim, key in VICTIMS.items()}
     return {victim: {kind: spread(one[kind] for one in values) for kind in values[0]} for victim, values in found.items() if values}
