@@ -219,10 +219,8 @@ def httpd(directory, pages, i):
     root, modules = directory / f"httpd-{i}", "/usr/lib/apache2/modules"
     root.mkdir(exist_ok=True)
     lines = [f"LoadModule {name}_module {modules}/mod_{name}.so" for name in ("mpm_prefork", "authz_core", "dir")]
-    lines += [
-        f"ServerName localhost\nListen 127.0.0.1:{PORT + i}\nDocumentRoot {pages}\nPidFile {root}/pid\nErrorLog {root}/log\nMutex file:{root}"
-    ]
-    lines += ["StartServers 5\nUser www-data\nGroup www-data"]
+    lines += ["ServerName localhost", f"Listen 127.0.0.1:{PORT + i}", f"DocumentRoot {pages}", f"PidFile {root}/pid"]
+    lines += [f"ErrorLog {root}/log", f"Mutex file:{root}", "StartServers 5", "User www-data", "Group www-data"]
     config = root / "httpd.conf"
     config.write_text("\n".join(lines) + "\n")
     return config

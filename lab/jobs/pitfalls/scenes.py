@@ -106,8 +106,8 @@ def story(scene, mib, emulated=False, seconds=300, again=False):
     part = lambda percent: int(mib * percent / 100)
     quiet = {
         "work": "read", "rate": RATES[emulated], "young_mib": YOUNG_MIB, "held_mib": 0, "grow_mib": 0, "file_mib": 0, "others_mib": part(110),
-        "crowded": False, "spare_mib": part(8), "limit_mib": None, "housekeeping_mib": part(4), "host": None, "second": False,
-        "disturbed": [3000, 11_000], "end": 14_000, "sample": 100,
+        "crowded": False, "spare_mib": part(8), "limit_mib": None, "housekeeping_mib": part(4), "host": None,
+        "second": False, "disturbed": [3000, 11_000], "end": 14_000, "sample": 100,
     }  # fmt: skip
     if scene.startswith("V"):
         return quiet | evaluation(scene, part, seconds)
@@ -157,8 +157,8 @@ def largest_heap_mib(story):
 
 
 def first_pass(story):
-    """Pieces that the young generation takes: what is allocated before the first collection. HotSpot gives two tenths of it to the survivors
-    (SurvivorRatio 8)."""
+    """Pieces that the young generation takes: what is allocated before the first collection. HotSpot gives two tenths of it to the
+    survivors (SurvivorRatio 8)."""
     return (story["young_mib"] << 20) * 8 // 10 // PIECE
 
 

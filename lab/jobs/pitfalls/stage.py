@@ -236,9 +236,9 @@ class Stage:
         """Commands about what runs already: the host's job, and files that are read back."""
         if arm["strategy"] == "housekeeping_command":
             jobs = profiling.ask(self.lab, "housekeeping", "--config", self.config, codes=(0, 1))["jobs"]
-            name = next((one["name"] for one in jobs if str(one.get("place")).rstrip("/").endswith(host.path)), None)
+            name = next((one["name"] for one in jobs if one["place"].get("group") == f"/{host.path}"), None)
             if name is None:
-                raise RuntimeError(f"housekeeping does not list /{host.path}: {[(one['name'], one['place']) for one in jobs]}")
+                raise RuntimeError(f"housekeeping does not list /{host.path}: {[one['name'] for one in jobs]}")
             self.product("housekeeping", name, "--apply", "--yes")
         elif arm["strategy"] == "size_command":
             # It looks while files are read back: from when the heap has grown on, and in V.C from the tenth part on.
