@@ -105,8 +105,8 @@ def story(scene, mib, emulated=False, seconds=300, again=False):
     GB: sizes are its parts of that."""
     part = lambda percent: int(mib * percent / 100)
     quiet = {
-        "work": "read", "rate": RATES[emulated], "young_mib": YOUNG_MIB, "held_mib": 0, "grow_mib": 0, "file_mib": 0, "others_mib": part(110),
-        "crowded": False, "spare_mib": part(8), "limit_mib": None, "housekeeping_mib": part(4), "host": None,
+        "work": "read", "rate": RATES[emulated], "young_mib": YOUNG_MIB, "held_mib": 0, "grow_mib": 0, "file_mib": 0,
+        "others_mib": part(110), "crowded": False, "spare_mib": part(8), "limit_mib": None, "housekeeping_mib": part(4), "host": None,
         "second": False, "disturbed": [3000, 11_000], "end": 14_000, "sample": 100,
     }  # fmt: skip
     if scene.startswith("V"):
