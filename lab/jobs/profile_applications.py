@@ -5,6 +5,7 @@ state, page faults of a window. Functions work through their input once, and hav
 (`setarch -R`): the thesis assumes that containers of one owner have one layout."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -147,7 +148,7 @@ def measure(lab, options, given, run, name, addresses):
         out, complaint = looks.communicate()
         if looks.returncode != 0:
             raise RuntimeError(f"the product refused: {complaint.strip()}")
-        looks = profiling.json.loads(out)["answer"]["looks"]
+        looks = json.loads(out)["answer"]["looks"]
         if name not in FUNCTIONS:
             lists.append(lru(containers))
     found = {when: tally(look) for when, look in zip(LOOKS, looks)}
