@@ -41,6 +41,8 @@ class Scenes(unittest.TestCase):
             self.assertGreater(own["grow_mib"] + own["file_mib"] + scenes.JVM_MIB, own["limit_mib"])
             two = scenes.story("III.D", mib)
             self.assertGreater(2 * (two["held_mib"] + scenes.JVM_MIB) + two["host"]["grow"], mib)
+            stolen = scenes.story("III.C", mib)
+            self.assertGreater(2 * (stolen["file_mib"] + scenes.JVM_MIB) + stolen["others_mib"], mib)
             tight = scenes.story("V.D", mib)
             self.assertGreater(tight["heap_mib"], tight["tight_mib"])
             self.assertLess(tight["held_mib"], tight["tight_mib"], "what lives fits in the limit")

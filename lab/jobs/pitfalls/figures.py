@@ -74,11 +74,11 @@ def counters(name, found):
 def draw_victims(victims, out):
     names = {"app": "first group", "second": "second group", "root": "the host's job"}
     rows = [
-        [f"{name}: {names[victim]}", *(of_spread(found[kind]) for kind in ("before", "least", "anon", "swap"))]
+        [f"{name}: {names[victim]}", *(of_spread(found[kind]) for kind in ("before", "least", "most", "anon", "swap"))]
         for name, both in victims.items()
         for victim, found in both.items()
     ]
-    out.table(["group", "cache before, MiB", "cache at least", "anonymous at most", "swapped at most"], rows)
+    out.table(["group", "cache before, MiB", "cache at least", "cache at most", "anonymous at most", "swapped at most"], rows)
 
 
 def machine(found):

@@ -122,7 +122,9 @@ def story(scene, mib, emulated=False, seconds=300, again=False):
     if scene == "III.C":
         files = part(24 / 64 * 100)
         rate = part(30) if again else files // 8
-        return quiet | two | {"file_mib": part(20 / 64 * 100) - JVM_MIB - 2 * YOUNG_MIB, "others_mib": files, "host": {"scan": rate}}
+        cached = part(20 / 64 * 100)
+        sizes = {"limit_mib": cached + JVM_MIB, "file_mib": cached, "others_mib": files}
+        return quiet | two | sizes | {"host": {"scan": rate}}
     times = {"disturbed": [3000, 15_000], "end": 17_000}
     return quiet | two | times | {"work": "touch", "held_mib": part(15 / 64 * 100) - JVM_MIB // 2, "host": {"grow": part(35 / 64 * 100)}}
 

@@ -35,6 +35,7 @@ MEMORY_MS = 200
 # From when all is in place to the start, here and on an emulated CPU: time for a command of the product.
 LEAD_NS = {False: 2_000_000_000, True: 12_000_000_000}
 FOREVER_MS = 3_600_000
+DIRTY_MIB = 1400  # what the disk has room for
 # Where the agent for HotSpot and its machine's view come from.
 JAVA = "elbowroom-lab-pitfalls"
 
@@ -190,7 +191,7 @@ class Stage:
             if self.machine["guest"]:  # which is forgotten
                 for name, percent in (("dirty_ratio", 90), ("dirty_background_ratio", 80)):
                     Path("/proc/sys/vm", name).write_text(str(percent))
-            size = min(free, 700)
+            size = min(free, DIRTY_MIB)
             self.spawn(others, "dd", "if=/dev/zero", f"of={self.dirty}", "bs=1M", f"count={size}", "status=none").wait()
         elif kind == "anon":
             self.load(others, time.monotonic_ns(), "grow", 0, 1000, free, FOREVER_MS)

@@ -116,13 +116,14 @@ def counters(machine, arms):
 
 
 def victims(arms):
-    """Of both groups and the host's: cache before it begins and at least after, anonymous memory at most, swap at most, in MiB."""
+    """Of both groups and the host's, in MiB: cache before it begins, at least and at most, anonymous memory and swap at most."""
 
     def of(arm, key):
         samples = [mib for _, mib in arm[key]]
         return {
             "before": samples[0][0],
             "least": min(s[0] for s in samples),
+            "most": max(s[0] for s in samples),
             "anon": max(s[1] for s in samples),
             "swap": max(s[2] for s in samples),
         }
