@@ -122,9 +122,9 @@ class Stage:
             for machine in machines:
                 machine.stdin.write(str(start))
                 machine.stdin.close()
-            samples = self.watch(groups, start)
+            samples, stat = self.watch(groups, start)
             done = [counted(machine) for machine in machines]
-            after = groups["memory"].memory_stat(), self.whole()
+            after = stat, self.whole()
             found = {"app": difference(APP, before[0], after[0]), "whole": difference(WHOLE, before[1], after[1])}
             self.take_back(arm)
         return {"variant": arm, "done": done[0], **samples, **found}
@@ -299,14 +299,17 @@ class Stage:
         return cgroups.pairs(Path("/proc/vmstat").read_text())
 
     def watch(self, groups, start):
-        """(ms, [cache, anonymous memory, swap]) of the groups, in MiB, until the end."""
-        found = {key: [] for key in groups}
+        """(ms, [cache, anonymous memory, swap]) of the groups, in MiB, until the end, and the last counters of the application's."""
+        found, last = {key: [] for key in groups}, {}
         for due in range(0, self.story["end"] + 1, max(MEMORY_MS, self.story["sample"])):
             time.sleep(max(0, (start - time.monotonic_ns()) / 1e9 + due / 1e3))
             for key, group in groups.items():
-                at, stat = (time.monotonic_ns() - start) // 10**6, group.memory_stat()
-                found[key].append([max(0, at), [stat.get(kind, 0) >> 20 for kind in ("file", "anon", "swap")]])
-        return found
+                # A container of `elbowroom run` goes with its command, which may be at its end by now.
+                with contextlib.suppress(FileNotFoundError):
+                    at, stat = (time.monotonic_ns() - start) // 10**6, group.memory_stat()
+                    found[key].append([max(0, at), [stat.get(kind, 0) >> 20 for kind in ("file", "anon", "swap")]])
+                    last[key] = stat
+        return found, last["memory"]
 
 
 def victims(groups):
