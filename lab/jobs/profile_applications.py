@@ -13,7 +13,6 @@ import subprocess
 import time
 
 from lab import page_tables, profiling, programs, stats
-from lab.stats import Spread
 from lab.tables import of_spread
 
 LASTS = "50 min; 2 min with --quick; needs BPF"
@@ -43,7 +42,6 @@ def options(parser):
     parser.add_argument("--mib", type=int, default=500, help="data of an application (500, as in the thesis)")
     parser.add_argument("--only", action="append", choices=SERVICES + FUNCTIONS, help="this application; repeatable")
     parser.add_argument("--addresses", choices=list(ADDRESSES), help="only so")
-    parser.add_argument("--instructions", action="store_true", help="one CPU nanosecond is one instruction (QEMU with -icount shift=0)")
     parser.add_argument("--quick", action="store_true", help="one small run of each, to see whether it works")
 
 
@@ -55,7 +53,6 @@ def record(lab, options):
         vars(options).update(QUICK)
     given = prepare(lab, options)
     raw = lab.resumed or {"steady_s": options.steady, "faults_s": options.faults, "mib": options.mib, "applications": []}
-    raw["instructions"] = options.instructions
     done = {(one["run"], one["name"], one["addresses"]) for one in raw["applications"]}
     for run in range(options.runs):
         for name in options.only or SERVICES + FUNCTIONS:
@@ -267,7 +264,7 @@ def study(raw):
                 cases.append({"name": name, "addresses": addresses, "runs": len(runs), "looks": looks, "faults": of_faults(runs)})
     tiers = sorted({one["faults"]["tier"] for one in raw["applications"]})
     read = [stats.spread(one["read_s"][i] for one in raw["applications"] if len(one.get("read_s") or []) > i) for i in (0, 1)]
-    kept = {name: raw.get(name) for name in ("steady_s", "faults_s", "mib", "instructions")}
+    kept = {name: raw.get(name) for name in ("steady_s", "faults_s", "mib")}
     return {"cases": cases, "tiers": tiers, "read": read, "means": means(cases), **kept}
 
 
@@ -425,8 +422,6 @@ def draw_means(studied, out):
     rows = [[name, THESIS[name], *map(text, found)] for name, found in means["rows"].items()]
     out.table(["", "thesis", "here, by use", "here, by the kernel's lists"], rows)
     rates = {label(case): case["faults"]["counted"] for case in studied["cases"] if case["faults"]["counted"]}
-    if studied["instructions"]:  # a nanosecond of its CPU time is one
-        rates = {label(case): Spread(*(rate / 1e3 for rate in case["faults"]["rate"])) for case in studied["cases"]}
     if rates:
         rows = [[name, of_spread(rate)] for name, rate in rates.items()]
         out.table(["faults per million instructions (thesis: 15.07, httpd 47.32)", "here"], rows)
