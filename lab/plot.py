@@ -31,7 +31,7 @@ matplotlib.rcParams.update({
 
 
 def new(title, height, rows=1, head=HEAD, left=84, right=150, foot=FOOT, gap=26):
-    """A figure, `height` pixels in all, of so many plots above one another over the same x axis; its axes, an array where there are several.
+    """A figure, `height` pixels in all, of so many plots above one another over the same x axis; its axes, an array of several.
     Margins are in pixels; `right` is where the names of lines are."""
     figure, axes = plt.subplots(rows, 1, sharex=True, figsize=(WIDTH / 72, height / 72))
     one = (height - head - foot - gap * (rows - 1)) / rows

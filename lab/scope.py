@@ -167,6 +167,20 @@ def end_agent(run_dir):
         remove_mount(f"{run_dir}/{name}")
 
 
+def end_docker(home, namespace):
+    """kit's Docker daemon, which ends its containers; one that was killed left them to shims of its containerd namespace."""
+    daemons = [Process(pid) for pid in pids() if os.fsencode(f"{home}/pid") in arguments(pid)]
+    signal_all((daemon.pid for daemon in daemons), signal.SIGTERM)
+    with contextlib.suppress(AssertionError):
+        eventually(lambda: not any(daemon.alive() for daemon in daemons), within=40)
+    shims = [pid for pid in pids() if os.fsencode(namespace) in arguments(pid)]
+    left = [Process(pid) for pid in {*shims, *(below for pid in shims for below in descendants(pid))}]
+    signal_all((process.pid for process in left), signal.SIGKILL)
+    eventually(lambda: not any(process.alive() for process in left))
+    for process in (*daemons, *left):
+        reap(process.pid)
+
+
 def signal_all(numbers, signal_number):
     for pid in numbers:
         with contextlib.suppress(ProcessLookupError):
@@ -196,6 +210,7 @@ KINDS = {
     "swap": remove_swap,
     "process": end_process,
     "agent": end_agent,
+    "docker": end_docker,
     "docker-container": lambda name: docker("rm", "--force", "--volumes", name),
     "docker-image": lambda name: docker("rmi", "--force", name),
 }
@@ -206,7 +221,7 @@ def clean():
     found = 0
     for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         ledger = directory / "made"
-        things = list(map(json.loads, ledger.read_text().splitlines())) if ledger.exists() and directory.owner() == "root" else []
+        things = list(map(json.loads, ledger.read_text().splitlines())) if ledger.exists() and directory.stat().st_uid == 0 else []
         if not things:
             continue
         process = Process(int(things[0][1]))

@@ -37,15 +37,14 @@ def options(parser):
 def record(lab, options):
     for number in range(options.containers):
         lab.container(f"api-{number}", memory_mib=MIB)
-    raw = {"containers": options.containers, "seconds": options.seconds, "windows": []}
+    raw = lab.resumed or {"containers": options.containers, "seconds": options.seconds, "windows": []}
     ways = list(WAYS)
-    for number in range(options.rounds):
-        ways = ways[1:] + ways[:1]
-        for way in ways:
-            print(f"round {number + 1} of {options.rounds}: {WAYS[way]}", flush=True)
-            with lab.agent(f"agent-{number}-{way}", f"api.enabled = {str(way != 'off').lower()}", prefix="api-") as agent:
-                raw["windows"].append({"round": number, "way": way, **window(agent, way, options)})
-            lab.keep(raw)
+    order = [(number, ways[(number + 1 + turn) % len(ways)]) for number in range(options.rounds) for turn in range(len(ways))]
+    for number, way in order[len(raw["windows"]):]:
+        print(f"round {number + 1} of {options.rounds}: {WAYS[way]}", flush=True)
+        with lab.agent(f"agent-{number}-{way}", f"api.enabled = {str(way != 'off').lower()}", prefix="api-") as agent:
+            raw["windows"].append({"round": number, "way": way, **window(agent, way, options)})
+        lab.keep(raw)
     return raw
 
 

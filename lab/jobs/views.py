@@ -6,6 +6,7 @@ memory back. Inside each container a process asks every 100 ms how many CPUs and
 host's cgroup counters say what was used. With `--programs`, programs that size themselves run in the first container and are asked, too."""
 
 import bisect
+import contextlib
 import subprocess
 import threading
 import time
@@ -46,32 +47,34 @@ def options(parser):
 def record(lab, options):
     assert options.engine == "docker" or not options.programs, "programs are asked in containers of Docker: --engine docker"
     cpus, samples = online_cpus(), options.seconds * 1000 // options.interval_ms
-    containers = (docker_containers if options.engine == "docker" else own_containers)(lab, options)
-    asked = [Asked(containers[ASKED], *program) for program in (sized(options.not_jdk).items() if options.programs else ())]
-    start = time.monotonic_ns() + 2_000_000_000
-    for program in asked:
-        program.ask(start, options.seconds)
-    watchers = []
-    for i, container in enumerate(containers):
-        watchers.append(container.reader("watch", start, options.interval_ms, samples))
-        words = plan(i, options, cpus)
-        if words:
-            # Its output says nothing; a load that fails shows in the figure, and the container's end is its end.
-            container.reader("load", start, *words, stdout=subprocess.DEVNULL, stderr=None)
-    used = sample(options, containers, start, samples)
-    seen = [seen_by(finish(watcher, "a watcher"), start) for watcher in watchers]
-    series = [{"name": one.name, "seen": saw, "used": use} for one, saw, use in zip(containers, seen, used)]
-    told = [program.told() for program in asked]
-    raw = {key: getattr(options, key) for key in ("seconds", "interval_ms", "memory_mib", "variant")}
-    return {**raw, "cpus": cpus, "containers": series, **({"programs": told} if told else {})}
+    with (docker_containers if options.engine == "docker" else own_containers)(lab, options) as containers:
+        asked = [Asked(containers[ASKED], *program) for program in (sized(options.not_jdk).items() if options.programs else ())]
+        start = time.monotonic_ns() + 2_000_000_000
+        for program in asked:
+            program.ask(start, options.seconds)
+        watchers = []
+        for i, container in enumerate(containers):
+            watchers.append(container.reader("watch", start, options.interval_ms, samples))
+            words = plan(i, options, cpus)
+            if words:
+                # Its output says nothing; a load that fails shows in the figure, and the container's end is its end.
+                container.reader("load", start, *words, stdout=subprocess.DEVNULL, stderr=None)
+        used = sample(options, containers, start, samples)
+        seen = [seen_by(finish(watcher, "a watcher"), start) for watcher in watchers]
+        series = [{"name": one.name, "seen": saw, "used": use} for one, saw, use in zip(containers, seen, used)]
+        told = [program.told() for program in asked]
+        raw = {key: getattr(options, key) for key in ("seconds", "interval_ms", "memory_mib", "variant")}
+        return {**raw, "cpus": cpus, "containers": series, **({"programs": told} if told else {})}
 
 
+@contextlib.contextmanager
 def own_containers(lab, options):
     backend = lab.backend(options.variant)
     limits = {"memory_mib": options.memory_mib, "soft_mib": int(options.memory_mib * SOFT)}
-    return [backend.container(f"c{i + 1}", **limits) for i in range(len(BUSY))]
+    yield [backend.container(f"c{i + 1}", **limits) for i in range(len(BUSY))]
 
 
+@contextlib.contextmanager
 def docker_containers(lab, options):
     """Five of a daemon of our own, each with this machine's programs and a view."""
     assert options.variant == "elbowroom", "containers of Docker read Elbowroom's files: --variant elbowroom"
@@ -81,8 +84,8 @@ def docker_containers(lab, options):
     (home / "runtime").symlink_to("/usr/bin/false")  # that of the live tests: not used here
     daemon = docker.Docker(home, home / "runtime")
     daemon.namespace = lab.parent
+    lab.scope.add("docker", home, lab.parent)
     daemon.start()
-    lab.scope.process(daemon.daemon)
     agent, made = lab.agent(), []
     seen = [programs.reader().parent, kit_programs.BUILT, ROOT / ".cache/runtimes"]
     volumes = [f"--volume={path}:{path}:ro" for path in seen if path.exists()]
@@ -90,8 +93,10 @@ def docker_containers(lab, options):
     for i in range(len(BUSY)):
         inside = daemon.run(*limits, *volumes, name=f"{lab.parent}-c{i + 1}")
         made.append(Entered(f"c{i + 1}", inside.id, inside.pid, cgroups.of(inside.pid)))
+        lab.scope.add("cgroup", made[-1].group.path)
         agent.attach(made[-1])
-    return made
+    yield made
+    daemon.stop()
 
 
 def sized(not_jdk):
@@ -99,8 +104,7 @@ def sized(not_jdk):
     shell's command by name."""
     free = """while read -r _; do echo $(getconf _NPROCESSORS_ONLN) $(free -b | awk "/^Mem/ { print \\$2 }"); done"""
     found = {"getconf, free": free, "Go, at least 2": f"exec {kit_programs.go()}"}
-    homes = [home.resolve() for home in (*Path("/usr/lib/jvm").glob("java-*"), *(ROOT / ".cache/runtimes").glob("jdk-*"))]
-    versions = {}
+    homes, versions = [*Path("/usr/lib/jvm").glob("java-*"), *(ROOT / ".cache/runtimes").glob("jdk-*")], {}
     for home in homes:
         release = home / "release"
         if release.exists() and (home / "bin/java").exists():

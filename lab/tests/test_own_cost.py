@@ -31,6 +31,7 @@ class Costs(unittest.TestCase):
         studied = api.study({"containers": 1, "seconds": 1, "windows": [{**window, "round": i, "connections": 3} for i in range(2)]})
         row = dict(zip(studied["figures"], studied["rows"]["off"]))
         self.assertEqual((row["policy, %"].median, row["API, %"], row["connections"]), (3, None, 6))
+        self.assertEqual(row["view server, %"].median, 0, "nothing used is a number")
 
 
 class Density(unittest.TestCase):
@@ -42,6 +43,7 @@ class Density(unittest.TestCase):
     def test_one_descriptor_kept_per_cycle_is_growth_and_noise_is_not(self):
         self.assertEqual(self.verdict(lambda i: 30 + i), "grows")
         self.assertEqual(self.verdict(lambda i: 30 + i % 2), "does not grow")
+        self.assertEqual(self.verdict(lambda i: 100 if i == 19 else 30), "does not grow", "one outlier is within twice the error")
 
     def test_warming_up_is_no_growth(self):
         self.assertEqual(self.verdict(lambda i: min(i, 10) * 4), "does not grow")
