@@ -19,7 +19,7 @@ pub(super) const SWAPPED: DoctorCheck = DoctorCheck {
     reads_v2: "memory.swap.current, memory.swap.max, memory.low, memory.stat (anon, workingset_refault_anon), memory.events max",
     threshold: "more than 5 % of its anonymous memory is in swap, it may be swapped further, and its own limit was not hit; a \
                 warning where more than 10 pages per second come back, else a note",
-    reference: "Taming Memory Related Performance Pitfalls in Linux Cgroups (ICNC'17), III.D, IV.B",
+    reference: "Taming Memory Related Performance Pitfalls in Linux Cgroups (ICNC'17), III.D, V.A",
     run: swapped,
 };
 

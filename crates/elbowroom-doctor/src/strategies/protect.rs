@@ -1,4 +1,4 @@
-//! Keeping the host's reclaim from swapping one container (*Taming Memory Related Performance Pitfalls*, III.D and IV.B).
+//! Keeping the host's reclaim from swapping one container (*Taming Memory Related Performance Pitfalls*, III.D and V.A).
 //!
 //! Problem: the paper sets the group's `memory.swappiness` to 0. That keeps the host from swapping it, but also the container
 //! itself at its own limit, where it is killed instead (mm/vmscan.c, `get_scan_count`: reclaim of a cgroup with swappiness 0

@@ -2,7 +2,8 @@
 //!
 //! The classes are the branches of the kernel's handler (`mm/memory.c`), as the thesis counts them. A fault is *duplicated* if it is
 //! on a page of a file on which a process of another container has faulted before: both containers have paid for mapping the same
-//! page. It is *major* if it waited for a disk.
+//! page. For the thesis it is one that ends in a mapping that another container has, so a copy (CoW) is none. It is *major* if it waited
+//! for a disk.
 
 use elbowroom_types::unit::Micros;
 use serde::{Deserialize, Serialize};

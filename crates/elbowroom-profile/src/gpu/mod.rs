@@ -11,7 +11,7 @@
 //! **Properties.** Exclusive times of a thread, and what CUPTI holds it up, add up to the time it spends in calls, however they are
 //! nested.
 //!
-//! Differs from the thesis: it reads the output of `nvprof`, which is gone from CUDA 12; CUPTI's activities are where that came from.
+//! The thesis does not name its tool. CUPTI's activities are what NVIDIA's own profilers read.
 
 mod compare;
 mod trace;
