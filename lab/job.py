@@ -54,7 +54,8 @@ def listing():
 
 def parser(name):
     job = find(name)
-    parser = argparse.ArgumentParser(f"python3 -m lab {name}", description=job.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(f"python3 -m lab {name}", description=job.__doc__, formatter_class=plain)
     common = parser.add_argument_group("every job")
     common.add_argument("--tag", help="a word for the name of the result's directory")
     common.add_argument("--results", type=Path, default=ROOT / "lab/results", metavar="DIR", help="where results go")
@@ -88,7 +89,10 @@ def run(name, words):
     size = (lab.directory / "raw.json").stat().st_size
     if size > RAW_LIMIT:
         print(f"warning: raw.json has {size // 1000} kB: keep it out of the repository, or record less", file=sys.stderr)
-    redraw(lab.directory)
+    try:
+        redraw(lab.directory)
+    except ImportError as error:  # of matplotlib: a machine that measures need not draw
+        print(f"recorded in {lab.directory}; {error.name} is not here: draw it elsewhere by `python3 -m lab redraw`", file=sys.stderr)
 
 
 def redraw(directory):

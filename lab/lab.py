@@ -5,16 +5,14 @@ import os
 import random
 import subprocess
 import time
-from pathlib import Path
 
 from kit.agent import Agent
-from kit.process import descendants, pids
 from kit.wait import eventually
 from lab import cgroups, sysinfo
 from lab.backends import BACKENDS
 from lab.container import Container
 from lab.job import Refused
-from lab.scope import PREFIX, Scope
+from lab.scope import PREFIX, Scope, agent_pids, arguments
 
 
 class Lab:
@@ -101,9 +99,8 @@ class LabAgent(Agent):
         eventually(attached)
 
     def pids(self):
-        """Every process of it, as /proc says: unlike `status` it asks none that may just have been killed."""
-        roots = [pid for pid in pids() if os.fsencode(self.run_dir) in arguments(pid)]
-        return sorted({*roots, *(below for pid in roots for below in descendants(pid))})
+        """Every process of it."""
+        return agent_pids(self.run_dir)
 
     def role(self, name):
         """The process of a role: "supervisor", "policy", "view-server", or "api-server", which the agent does not tell; None where it is
@@ -122,13 +119,6 @@ class LabAgent(Agent):
 
     def __exit__(self, *_):
         self.close()
-
-
-def arguments(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return []
 
 
 def new_directory(results, base):
