@@ -173,8 +173,9 @@ class Study(unittest.TestCase):
     def look(self, victim, caps):
         """A burst at 0 that the kernel sees; `victim(ms)`: thousands of bytes of it so far."""
         ms = list(range(-1000, 5000, 50))
-        return {"at": 25, "ms": ms, "victim_kb": [victim(at) for at in ms], "hog_kb": [(at + 1000) // 10 if at < 0 else 100 + at for at in ms],
-                "caps_kb": [caps(at) for at in ms]}  # fmt: skip
+        changed = [[at, caps(at)] for n, at in enumerate(ms) if not n or caps(at) != caps(ms[n - 1])]
+        hog = [(at + 1000) // 10 if at < 0 else 100 + at for at in ms]
+        return {"at": 25, "ms": ms, "victim_kb": [victim(at) for at in ms], "hog_kb": hog, "caps_kb": changed}
 
     def test_a_limit_answers_when_it_first_is_there(self):
         flowing = lambda ms: (ms + 1000) // 5

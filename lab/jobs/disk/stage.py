@@ -171,7 +171,7 @@ class Stage:
         victim = next(number for number, actor in enumerate(self.actors) if actor["steady"])
         for at in sorted({at for number in hogs for at, _ in loads.bursts(self.actors[number], told)}):
             from_ms = at * 1000 - 1000
-            look = {"at": at, "ms": [], "victim_kb": [], "hog_kb": [], "caps_kb": []}
+            look = {"at": at, "ms": [], "victim_kb": [], "hog_kb": [], "caps_kb": []}  # of limits, [ms, the tightest] where it changed
             bytes_of = lambda numbers: sum(container_counts(self.containers[number], disk)[0] for number in numbers)
             base = (bytes_of([victim]), bytes_of(hogs))
             for due in range(from_ms, from_ms + CLOSE_S * 1000, CLOSE_MS):
@@ -180,7 +180,9 @@ class Stage:
                 look["victim_kb"].append((bytes_of([victim]) - base[0]) // 1000)
                 look["hog_kb"].append((bytes_of(hogs) - base[1]) // 1000)
                 caps = [self.cap_kb(self.containers[number], disk, self.actors[number]) for number in hogs]
-                look["caps_kb"].append(min((cap for cap in caps if cap is not None), default=None))
+                cap = min((cap for cap in caps if cap is not None), default=None)
+                if not look["caps_kb"] or look["caps_kb"][-1][1] != cap:
+                    look["caps_kb"].append([look["ms"][-1], cap])
             result["close"].append(look)
 
 

@@ -183,10 +183,10 @@ def answer(look):
     start = began(look)
     if start is None:
         return None
-    before = look["caps_kb"][start - 1]
-    if before is not None:
+    since = look["ms"][start]
+    if [cap for ms, cap in look["caps_kb"] if ms < since][-1] is not None:
         return 0
-    return next((look["ms"][n] - look["ms"][start] for n in range(start, len(look["ms"])) if look["caps_kb"][n] != before), None)
+    return next((ms - since for ms, _ in look["caps_kb"] if ms >= since), None)
 
 
 def relief(look, told):
