@@ -22,7 +22,7 @@ WAYS = {
     "write": (f"rw=randwrite\n{DIRECT}", (0, 1)),
     "mixed": (f"rw=randrw\nrwmixread=70\n{DIRECT}", (0.7, 0.3)),
     "buffered": ("rw=randwrite\nioengine=psync", (0, 1)),  # reaches the disk by write-back
-    "log": ("rw=write\nioengine=psync\nfdatasync=1", (0, 1)),  # as a database's log: each write is made durable
+    "log": ("rw=write\nioengine=psync\nsync=dsync", (0, 1)),  # as a database's log: each write is durable when it is over
 }
 
 
@@ -46,12 +46,14 @@ def job_file(disk, way, style, phases, seconds, most, log=None):
 
 
 class Fio:
-    """A running plan."""
+    """A plan, and from `begin` on a running one."""
 
     def __init__(self, container, file, text, log=None):
         file.write_text(text)
-        self.container, self.log = container, log
-        self.child = container.start("/usr/bin/env", "fio", "--output=/dev/null", file)
+        self.container, self.file, self.log = container, file, log
+
+    def begin(self):
+        self.child = container.start("/usr/bin/env", "fio", "--output=/dev/null", self.file)
 
     def check(self):
         if self.child.poll() is not None:

@@ -1,5 +1,5 @@
-"""What a container of a load runs: fio by a plan, an image that is unpacked, a database under its load generator. Each can be asked whether
-it has ended early, be waited for, and be asked for the latency of every second."""
+"""What a container of a load runs: fio by a plan, an image that is unpacked, a database under its load generator. Each is prepared when it is
+made, begins with the others, can be asked whether it has ended early, is waited for, and says the latency of every second."""
 
 import os
 import random
@@ -19,7 +19,7 @@ ROWS_SCALE = 5  # pgbench's: 75 MB
 POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 
 
-def start(lab, container, place, actor, direction):
+def make(lab, container, place, actor, direction):
     disk, told = place
     way, seconds = actor.get("way", direction), told["seconds"] + OVERTIME_S
     if way == "unpack":
@@ -48,12 +48,14 @@ class Unpack:
         if not image.exists():
             make_image(image)
         (begin, end) = next(span for span in loads.bursts(actor, {"capacity": 0, "seconds": seconds, **actor}))
-        script = (
+        self.container, self.script = container, (
             f"sleep {begin + fio.SET_UP_S}; end=$(($(date +%s) + {end - begin})); "
-            f"while [ $(date +%s) -lt $end ]; do mkdir -p {at}; timeout $((end - $(date +%s) + 1)) tar -xf {image} -C {at}; sync -f {at}; rm -rf {at}; done"
+            f"while [ $(date +%s) -lt $end ]; do mkdir -p {at}; timeout $((end - $(date +%s) + 1)) tar -xf {image} -C {at}; "
+            f"sync -f {at}; rm -rf {at}; done"
         )
-        self.container = container
-        self.child = container.start("/bin/sh", "-c", script)
+
+    def begin(self):
+        self.child = self.container.start("/bin/sh", "-c", self.script)
 
     check = fio.Fio.check
 
@@ -94,8 +96,10 @@ class Pgbench:
         eventually(lambda: subprocess.run(["pg_isready", "-q", "-h", self.logs]).returncode == 0, within=30)
         self.run("pgbench", *ask, "-i", "-q", "-s", ROWS_SCALE, "postgres")
         rate = actor["phases"][0]["want"]
-        generate = ["pgbench", *ask, "-n", "-c", 4, "-T", seconds, "-R", rate, "-l", f"--log-prefix={self.logs}/log", "postgres"]
-        self.child = container.start(*self.words(*generate))
+        self.generate = ["pgbench", *ask, "-n", "-c", 4, "-T", seconds, "-R", rate, "-l", f"--log-prefix={self.logs}/log", "postgres"]
+
+    def begin(self):
+        self.child = self.container.start(*self.words(*self.generate))
 
     check = fio.Fio.check
 

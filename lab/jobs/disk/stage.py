@@ -51,9 +51,11 @@ class Stage:
     def tell(self):
         """Tells the story, one result per disk; time begins when every container that wants something has done its first I/O."""
         running = [
-            [programs.start(self.lab, container, place, actor, self.direction) for container, actor in zip(self.containers, self.actors)]
+            [programs.make(self.lab, container, place, actor, self.direction) for container, actor in zip(self.containers, self.actors)]
             for place in self.places
         ]
+        for program in itertools.chain(*running):
+            program.begin()
         skew_ms = self.await_first_io(running)
         start = time.monotonic()
         unix_ms = time.time() * 1000
@@ -87,7 +89,7 @@ class Stage:
             return len(began) == len(everywhere)
 
         eventually(all_began, within=60)
-        return round((max(began.values()) - min(began.values())) * 1000)
+        return round((max(began.values()) - min(began.values())) * 1000) if began else 0
 
     def tell_one(self, place, start):
         disk, told = place

@@ -36,7 +36,7 @@ def latency_ratios(by_arm, runs):
             turn[arm["policy"]] += 1
         base = ours.get("alone", {}).get("latency_us") or {}
         for one in ours.values():
-            ratios = [values[1] / base[name][1] for name, values in one["latency_us"].items() if base.get(name) and base[name][1]]
+            ratios = [values[1] / base[name][1] for name, values in one["latency_us"].items() if values and base.get(name)]
             one["p99_ratio"] = max(ratios, default=None)
 
 
@@ -168,21 +168,20 @@ def latency(series):
 
 
 def began(look):
-    """When the kernel saw the burst: the hogs had as much within 100 ms as before it in a second."""
+    """The look in which the kernel saw the burst: the hogs had as much within 100 ms as before it in a second. Where it counts nothing for
+    them, as of buffered writes on cgroup v1, the one in which the burst was due."""
     before = max((kb for ms, kb in zip(look["ms"], look["hog_kb"]) if ms < -CLOSE_QUIET_MS), default=0)
     quiet = before / (1 - CLOSE_QUIET_MS / 1000) if before else 0
     for n in range(2, len(look["ms"])):
         if look["ms"][n] >= -CLOSE_QUIET_MS and look["hog_kb"][n] - look["hog_kb"][n - 2] > max(quiet, 1):
             return n
-    return None
+    return next(n for n, ms in enumerate(look["ms"]) if ms >= 0)
 
 
 def answer(look):
     """Milliseconds from a burst to the first limit on a hog, or the first that is another; None where none came. 0 where a hog was held to
     its habit before."""
     start = began(look)
-    if start is None:
-        return None
     since = look["ms"][start]
     if [cap for ms, cap in look["caps_kb"] if ms < since][-1] is not None:
         return 0
@@ -194,7 +193,7 @@ def relief(look, told):
     seconds, or where its wants are no bytes."""
     victim = next(actor for actor in told["actors"] if actor["steady"])
     start = began(look)
-    if start is None or "unit" in victim:
+    if "unit" in victim:
         return None
     want_kb = loads.want(victim, look["at"]) / 1000
     for n in range(start, len(look["ms"])):
