@@ -157,8 +157,8 @@ class Stage:
             report, rows, at = self.agent.ask("disks")["disks"], self.agent.list(), ms_since(start)
             for one in report["disks"]:
                 if one["number"] == disk.number:
-                    known = ((one.get("capacity") or {}).get(key) or {}).get("at")
-                    beliefs["disk"].append([at, one["state"], known and known // 1000])
+                    known = one["capacity"].get(key)  # {"at": bytes per second}, or a word while it is not known
+                    beliefs["disk"].append([at, one["state"], known["at"] // 1000 if isinstance(known, dict) and "at" in known else None])
             for container, lifelines in zip(self.containers, beliefs["lifelines"]):
                 parts = [one.get("lifeline") for row in rows if row["id"] == container.id for one in row.get("disk") or () if one["disk"] == disk.number]
                 if any(row["id"] == container.id for row in rows):

@@ -99,15 +99,16 @@ def figures(arm, told):
 
 def conservation(arm, told, of, speed):
     """What was done of what the disk could have done for a container that wanted it. Buffered writes are no container's on cgroup v1: what
-    the disk itself counted is in. Requests count as what the disk could have done of the best ones in that time."""
+    the disk itself counted beyond the others is in. Requests count as what the disk could have done of the best ones in that time."""
     weight = [told["capacity"] / loads.most(actor, told) for actor in told["actors"]]
     disk = arm.get("disk_kb")
     disk_rates = [(after - before) * 1000 for before, after in zip(disk, disk[1:])] if disk else None
-    plain = all(one == 1 for one in weight)
+    unnamed = [part for part, actor in zip(weight, told["actors"]) if actor.get("way") in ("buffered", "unpack")] or [min(weight)]
 
     def done(second):
         own = sum(one[second] * part for one, part in zip(of, weight))
-        return max(own, disk_rates[second]) if plain and disk_rates else own
+        rest = disk_rates[second] - sum(one[second] for one in of) if disk_rates else 0
+        return own + max(rest, 0) * unnamed[0]
 
     def conserved(which):
         possible = {second: min(speed[second], loads.wanted(told, second)) for second in which}
