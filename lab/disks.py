@@ -18,7 +18,7 @@ GUEST_PORT = os.environ.get("ELBOWROOM_VM_MONITOR")
 
 
 class Disk:
-    """A block device, by its name below /sys/block. `speed` sets its bytes per second, where it has one; `parts` are things of the scope."""
+    """A block device, by its name below /sys/block. `speed` sets its bytes per second, where that can be; `parts` are of the scope."""
 
     def __init__(self, lab, name, speed=None, parts=()):
         self.lab, self.name, self.speed, self.parts = lab, name, speed, list(parts)

@@ -37,7 +37,7 @@ WAYS = {
 
 
 def options(parser):
-    parser.add_argument("--disk-mb", type=int, default=40, help="MB/s of the disk, in a guest of tools/vm; elsewhere it is the temporary directory's")
+    parser.add_argument("--disk-mb", type=int, default=40, help="MB/s of the disk, in a guest of tools/vm; elsewhere it is what /tmp does")
     parser.add_argument("--limit-mb", type=int, default=4, help="MB/s that the container may")
     parser.add_argument("--amount-mb", type=int, default=32, help="MB that are moved each time")
     parser.add_argument("--runs", type=int, default=3, help="how often each way is measured")
@@ -70,7 +70,8 @@ def measure(lab, raw, disk, files, way):
             group.limit_io(disk.number, raw["limit_mb"] * MB)
         before, over, began = group.io_bytes(disk.number), threading.Event(), time.monotonic()
         seen, waited = [], []
-        threads = [threading.Thread(target=watch, args=(disk, over, seen)), threading.Thread(target=append, args=(files / "neighbour", over, waited))]
+        beside = [(watch, (disk, over, seen)), (append, (files / "neighbour", over, waited))]
+        threads = [threading.Thread(target=task, args=arguments) for task, arguments in beside]
         for thread in threads:
             thread.start()
         try:
@@ -151,18 +152,19 @@ def rate(disk_kb):
 def draw(studied, out):
     limit = studied["limit_mb"]
     out.say(
-        f"What a limit of {limit} MB/s catches on ext4, cgroup {'v2' if studied['cgroup_v2'] else 'v1'}: {studied['amount_mb']} MB each time, "
-        f"medians of {studied['runs']} runs (smallest to largest). The first row is without the limit."
+        f"What a limit of {limit} MB/s catches on ext4, cgroup {'v2' if studied['cgroup_v2'] else 'v1'}: {studied['amount_mb']} MB each "
+        f"time, medians of {studied['runs']} runs (smallest to largest). The first row is without the limit."
     )
     rows = []
     for number, (way, figures) in enumerate(studied["ways"].items()):
         held = "yes" if figures["disk"].median <= limit * HELD else "**no**"
         wait = figures["neighbour"]
-        rows.append([way, of_spread(figures["program"]), of_spread(figures["disk"]), held if number else "-", f"{of_spread(figures['own'])} %",
-                     f"{short(round(wait.median))} ({wait.min:.0f} to {wait.max:.0f})"])  # fmt: skip
+        waited = f"{short(round(wait.median))} ({wait.min:.0f} to {wait.max:.0f})"
+        seen = [of_spread(figures["program"]), of_spread(figures["disk"]), held if number else "-", f"{of_spread(figures['own'])} %"]
+        rows.append([way, *seen, waited])
     out.table(["way", "the program saw, MB/s", "reached the disk at, MB/s", "limited", "counted for the container",
                "a neighbour's sync took up to, ms"], rows)  # fmt: skip
     out.say(
-        "Limited: no faster at the disk than 1.5 times the limit; the journal, which is nobody's, comes on top. The neighbour has no limit; it "
-        "appends 4 kB to a file of its own on the same file system and syncs it, 20 times a second."
+        "Limited: no faster at the disk than 1.5 times the limit; the journal, which is nobody's, comes on top. The neighbour has no "
+        "limit; it appends 4 kB to a file of its own on the same file system and syncs it, 20 times a second."
     )

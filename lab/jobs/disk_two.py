@@ -64,8 +64,8 @@ def part(series, actor, begin, end):
 
 def draw(studied, out):
     out.say(
-        f"Two disks of 1 MB/s, two containers on both, one agent. On the first disk: {loads.story('w4')} On the second A wants 20 % and B 50 % "
-        "throughout, and the disk does not change."
+        f"Two disks of 1 MB/s, two containers on both, one agent. On the first disk: {loads.story('w4')} On the second A wants 20 % and "
+        "B 50 % throughout, and the disk does not change."
     )
     rows = []
     for policy, disk, name, parts, cap in studied["rows"]:

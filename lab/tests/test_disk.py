@@ -29,9 +29,11 @@ def w1(a, b, policy="lifeline", **more):
     """A run of W1 in which A gets `a` and B gets `b` percent of the disk once the burst has begun."""
     def series(quiet, later):
         kb = [min(second, 25) * quiet * 10 + max(second - 25, 0) * later * 10 for second in range(106)]
-        return {"ms": [second * 1000 for second in range(106)], "kb": kb, "cap_kb": [700 if second > 50 else None for second in range(106)], **more}
+        caps = [700 if second > 50 else None for second in range(106)]
+        return {"ms": [second * 1000 for second in range(106)], "kb": kb, "cap_kb": caps, **more}
     known = {"disk": [[30_000, "share", 900]], "lifelines": [[], []], "alerts": []}
-    return {"policy": policy, "disk": "loop0", "skew_ms": 0, "speeds": [[0, 1_000_000]], "series": [series(20, a), series(10, b)], "told": known}  # fmt: skip
+    both = [series(20, a), series(10, b)]
+    return {"policy": policy, "disk": "loop0", "skew_ms": 0, "speeds": [[0, 1_000_000]], "series": both, "told": known}  # fmt: skip
 
 
 class Loads(unittest.TestCase):
@@ -111,7 +113,8 @@ class Fio(unittest.TestCase):
 class Qemu(unittest.TestCase):
     def test_an_answer_is_told_from_greetings_events_and_an_earlier_negotiation(self):
         ours, theirs = socket.socketpair()
-        answers = ['{"error": {"desc": "already complete"}, "id": %d}', '{"return": {}, "id": %d}', '{"error": {"desc": "Device \'x\' not found"}, "id": %d}']
+        error = '{"error": {"desc": "%s"}, "id": %%d}'
+        answers = [error % "already complete", '{"return": {}, "id": %d}', error % "Device 'x' not found"]
 
         def qemu():
             os.write(theirs.fileno(), b'{"QMP": {}}\r\n')
@@ -158,7 +161,8 @@ class Study(unittest.TestCase):
 
     def test_p99_is_compared_with_what_the_victim_has_alone_in_the_same_run(self):
         arm = lambda policy, us: w1(20, 80, policy, latency_us=[[us, 100]])
-        raw = {"workload": "w1", "timeline": loads.paper("w1", "paper"), "runs": [[arm("alone", 100), arm("none", 900)], [arm("none", 400), arm("alone", 200)]]}
+        runs = [[arm("alone", 100), arm("none", 900)], [arm("none", 400), arm("alone", 200)]]
+        raw = {"workload": "w1", "timeline": loads.paper("w1", "paper"), "runs": runs}
         self.assertEqual([one["p99_ratio"] for one in study(raw)["figures"]["none"]], [9, 2])
         self.assertEqual(list(study(raw)["figures"]), ["alone", "none"])
 
@@ -179,7 +183,8 @@ class Study(unittest.TestCase):
 
     def test_a_limit_answers_when_it_first_is_there(self):
         flowing = lambda ms: (ms + 1000) // 5
-        self.assertEqual(answer(self.look(flowing, lambda ms: 700 if ms >= 800 else None)), 700, "the kernel counts as much as in a second within 100 ms")
+        later = self.look(flowing, lambda ms: 700 if ms >= 800 else None)
+        self.assertEqual(answer(later), 700, "within 100 ms the kernel counts as much as in a second")
         self.assertEqual(answer(self.look(flowing, lambda ms: 120)), 0, "it was held to its habit")
         self.assertIsNone(answer(self.look(flowing, lambda ms: None)))
 

@@ -4,6 +4,8 @@ On a real kernel with a really slow disk, and on one of memory. Each run tells o
 Aridac's; the yardsticks are loads that no policy was tuned on. `python3 -m lab disk-table DIR...` puts results side by side."""
 
 import argparse
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 from lab import disks, fio
 from lab.job import Refused
@@ -24,10 +26,11 @@ def options(parser):
                         help="what happens: w1 to w4, speed, or a yardstick; `--workload all` names those that there are")
     parser.add_argument("--scale", choices=list(loads.SCALES), default="paper", help="a disk of 1 MB/s, of 100 MB/s, or of memory")
     parser.add_argument("--runs", type=int, default=5, help="how often the story is told under each arm")
-    parser.add_argument("--policies", type=lambda text: text.split(","), default=arms.ASKED, metavar="NAME,...", help=f"of {','.join(arms.ASKED)}")
+    parser.add_argument("--policies", type=lambda text: text.split(","), default=arms.ASKED, metavar="NAME,...",
+                        help=f"of {','.join(arms.ASKED)}")
     parser.add_argument("--direction", choices=["read", "write"], default="read", help="of w1 to w4")
     parser.add_argument("--together", action=argparse.BooleanOptionalAction,
-                        help="arms on equal disks at the same time, rather than on one disk one after the other; at 1 MB/s it is so by itself")
+                        help="arms on equal disks at the same time, rather than on one after the other; at 1 MB/s it is so by itself")
     parser.add_argument("--unseen", action="store_true", help="the final run: one of the loads that the seed keeps for it")
     parser.add_argument("--short", action="store_true", help="a story of 25 s, once, to see whether it runs")
 
@@ -52,10 +55,11 @@ def record(lab, options):
         turn = number % len(asked)
         order = asked[turn:] + asked[:turn]
         print(f"run {number + 1} of {options.runs}: {', '.join(order)}", flush=True)
+        stage = lambda arm, disk: Stage(lab, arm, [(disk, told)], options.direction, options.workload)
         if together:
-            raw["runs"].append(tell_together(lab, [Stage(lab, arm, [(disk, told)], options.direction, options.workload) for arm, disk in zip(order, places)]))
+            raw["runs"].append(tell_together([stage(arm, disk) for arm, disk in zip(order, places)]))
         else:
-            raw["runs"].append([tell_together(lab, [Stage(lab, arm, [(places[0], told)], options.direction, options.workload)])[0] for arm in order])
+            raw["runs"].append([result for arm in order for result in tell_together([stage(arm, places[0])])])
         lab.keep(raw)
     return raw
 
@@ -66,7 +70,8 @@ def check(options):
         lines = [f"  {name:22}{', '.join(loads.scales(name)):20}{loads.story(name)}" for name in loads.NAMES if name not in kept]
         raise Refused("--workload takes one of these; the seed keeps others for the final run (--unseen):\n" + "\n".join(lines))
     if (options.workload in kept) != options.unseen:
-        raise Refused(f"{options.workload} is {'kept for the final run: say --unseen' if not options.unseen else 'no load of the final run'}")
+        why = "no load of the final run" if options.unseen else "kept for the final run: say --unseen"
+        raise Refused(f"{options.workload} is {why}")
     if options.scale not in loads.scales(options.workload):
         raise Refused(f"{options.workload} makes sense at {', '.join(loads.scales(options.workload))}, not at {options.scale}")
     unknown = set(options.policies) - set(arms.ASKED)
@@ -112,17 +117,14 @@ def alone(lab, disk, way, block, depth, known={}):
             words, _ = fio.WAYS[way]
             arguments = [f"--{word}" for word in words.split("\n")]
             before = sum(disk.bytes())
-            container.output("/usr/bin/env", "fio", "--name=alone", f"--filename={disk.path}", *arguments, f"--bs={block}", f"--iodepth={depth}",
-                             "--norandommap", "--thread", "--time_based", f"--runtime={CALIBRATE_S}", "--output=/dev/null")
+            style = [f"--bs={block}", f"--iodepth={depth}", "--norandommap", "--thread", "--time_based", f"--runtime={CALIBRATE_S}"]
+            container.output("/usr/bin/env", "fio", "--name=alone", f"--filename={disk.path}", *arguments, *style, "--output=/dev/null")
             known[disk.name, way, block, depth] = (sum(disk.bytes()) - before) // CALIBRATE_S
     return known[disk.name, way, block, depth]
 
 
-def tell_together(lab, stages):
+def tell_together(stages):
     """Stories under several arms at once, each on a disk of its own."""
-    from concurrent.futures import ThreadPoolExecutor
-    from contextlib import ExitStack
-
     with ExitStack() as stack:
         ready = [stack.enter_context(stage) for stage in stages]
         with ThreadPoolExecutor(len(ready)) as pool:

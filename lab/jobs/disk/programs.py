@@ -1,5 +1,5 @@
-"""What a container of a load runs: fio by a plan, an image that is unpacked, a database under its load generator. Each is prepared when it is
-made, begins with the others, can be asked whether it has ended early, is waited for, and says the latency of every second."""
+"""What a container of a load runs: fio by a plan, an image that is unpacked, a database under its load generator. Each is prepared when
+it is made, begins with the others, can be asked whether it ended early, is waited for, and says the latency of every second."""
 
 import os
 import random
@@ -91,12 +91,14 @@ class Pgbench:
         os.chmod(disk.folder.parent, 0o755)
         self.run(POSTGRES[-1] / "initdb", "-D", self.home / "data", "--auth=trust")
         settings = ["-c", f"unix_socket_directories={self.logs}", "-c", "listen_addresses=", "-c", "shared_buffers=16MB"]
-        self.server = container.start(*self.words(POSTGRES[-1] / "postgres", "-D", self.home / "data", *settings), stdout=subprocess.DEVNULL)
+        serve = self.words(POSTGRES[-1] / "postgres", "-D", self.home / "data", *settings)
+        self.server = container.start(*serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         ask = ["-h", self.logs, "-U", "postgres"]
         eventually(lambda: subprocess.run(["pg_isready", "-q", "-h", self.logs]).returncode == 0, within=30)
         self.run("pgbench", *ask, "-i", "-q", "-s", ROWS_SCALE, "postgres")
         rate = actor["phases"][0]["want"]
-        self.generate = ["pgbench", *ask, "-n", "-c", 4, "-T", seconds, "-R", rate, "-l", f"--log-prefix={self.logs}/log", "postgres"]
+        logs = ["-l", f"--log-prefix={self.logs}/log"]
+        self.generate = ["pgbench", *ask, "-n", "-c", 4, "-T", seconds, "-R", rate, *logs, "postgres"]
 
     def begin(self):
         self.child = self.container.start(*self.words(*self.generate))

@@ -12,6 +12,7 @@ from kit.cgroup import V2
 from kit.wait import eventually
 from lab import fio
 from lab.jobs.disk import arms, loads, programs
+from lab.stats import bucket
 
 SAMPLE_MS = 1000
 # A burst is looked at more closely for a while: when the kernel sees it, when a limit answers, when the victim has again what it wants.
@@ -157,12 +158,14 @@ class Stage:
             report, rows, at = self.agent.ask("disks")["disks"], self.agent.list(), ms_since(start)
             for one in report["disks"]:
                 if one["number"] == disk.number:
-                    known = one["capacity"].get(key)  # {"at": bytes per second}, or a word while it is not known
+                    known = (one.get("capacity") or {}).get(key)  # {"at": bytes per second}, or a word while it is not known
                     beliefs["disk"].append([at, one["state"], known["at"] // 1000 if isinstance(known, dict) and "at" in known else None])
             for container, lifelines in zip(self.containers, beliefs["lifelines"]):
-                parts = [one.get("lifeline") for row in rows if row["id"] == container.id for one in row.get("disk") or () if one["disk"] == disk.number]
-                if any(row["id"] == container.id for row in rows):
-                    lifelines.append([at, round(parts[0] * 1000) if parts and parts[0] is not None else None])
+                row = next((row for row in rows if row["id"] == container.id), None)
+                standing = next((one for one in row.get("disk") or () if one["disk"] == disk.number), {}) if row else {}
+                part = standing.get("lifeline")
+                if row:
+                    lifelines.append([at, part if part is None else round(part * 1000)])
             for alert in report["alerts"]:
                 if alert["kind"] not in [kind for _, kind in beliefs["alerts"]]:
                     beliefs["alerts"].append([at, alert["kind"]])
@@ -192,7 +195,8 @@ def container_counts(container, disk):
     """Bytes and operations so far, read and written together."""
     if V2:
         text = (container.group.directory("") / "io.stat").read_text()
-        fields = next((dict(word.split("=") for word in line.split()[1:]) for line in text.splitlines() if line.startswith(f"{disk.number} ")), {})
+        ours = next((line for line in text.splitlines() if line.startswith(f"{disk.number} ")), "")
+        fields = dict(word.split("=") for word in ours.split()[1:])
         number = lambda *keys: sum(int(fields.get(key, 0)) for key in keys)
         return number("rbytes", "wbytes"), number("rios", "wios")
     counts = []
@@ -217,8 +221,6 @@ def add_latencies(series, seconds, told, actor):
 
 def coarser(counts):
     """In buckets of an eighth of a power of two, where there are more: pgbench's latencies are by the microsecond."""
-    from lab.stats import bucket
-
     return fio.merge({upper if upper < 128 or len(counts) < 300 else bucket(upper): count} for upper, count in counts.items())
 
 

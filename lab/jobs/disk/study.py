@@ -78,7 +78,7 @@ def figures(arm, told):
         return [min(got[second] / loads.want(actor, second), 1.0) for second in which if second < len(got) and loads.want(actor, second)]
 
     worst = lambda which, figure: min([1.0, *(figure(served(number, which)) for number in steady)])
-    first = [at + n for number in range(len(told["actors"])) for at, _ in loads.bursts(told["actors"][number], told) for n in range(FIRST_S)]
+    first = [at + n for actor in told["actors"] for at, _ in loads.bursts(actor, told) for n in range(FIRST_S)]
     conserved = conservation(arm, told, of, speed)
     return {
         "isolation": worst(everything, mean),
@@ -129,7 +129,8 @@ def served_bursts(told, of, speed, seconds):
             others = lambda second: loads.wanted(told, second) - loads.demand(actor, told, second)
             mine = lambda second: of[number][second] * weight
             part = lambda second: mine(second) / max(speed[second] - others(second), 1.0)
-            taken = lambda second: sum(one[second] * told["capacity"] / loads.most(other, told) for one, other in zip(of, told["actors"])) - mine(second)
+            weighed = lambda second: [one[second] * told["capacity"] / loads.most(other, told) for one, other in zip(of, told["actors"])]
+            taken = lambda second: sum(weighed(second)) - mine(second)
             left = lambda second: mine(second) / max(speed[second] - taken(second), 1.0)
             found["burst_s"].append(next((float(second + 1 - begin) for second in window if part(second) >= SERVED), None))
             fives = [window[n:n + KEPT_S] for n in range(len(window) - KEPT_S + 1)]

@@ -14,9 +14,9 @@ def write(studied, out):
     out.table(["policy", "isolation", "its 5th percentile", "while contested", "work conservation", "while contested",
                "changes of a limit per minute"], [main_row(name, runs) for name, runs in shared.items()])  # fmt: skip
     out.say(
-        "Isolation: what the worst served steady container got of what it wanted, second by second and at most all of it. Work conservation: "
-        "what was done of what the disk could have done for somebody who wanted it. Contested: the seconds with not enough for all. Each figure "
-        "is the median over runs (smallest to largest); the 5th percentile is over seconds."
+        "Isolation: what the worst served steady container got of what it wanted, second by second and at most all of it. Work "
+        "conservation: what was done of what the disk could have done for somebody who wanted it. Contested: the seconds with not enough "
+        "for all. Each figure is the median over runs (smallest to largest); the 5th percentile is over seconds."
     )
     every = [one for runs in shared.values() for one in runs]
     if any(one["burst_s"] for one in every):
@@ -36,8 +36,8 @@ def introduction(studied):
     ways = {"read": "reads", "write": "writes"}
     arms = studied["arms"]
     if name in loads.PAPER:
-        styles = ", ".join(f"{one['name']} with {one['style']['depth']} of {one['style']['block'] >> 10} KiB under way" for one in told["actors"])
-        styles = f"direct {ways[studied['direction']]} at random places, {styles}"
+        style = lambda one: f"{one['name']} with {one['style']['depth']} of {one['style']['block'] >> 10} KiB under way"
+        styles = f"direct {ways[studied['direction']]} at random places, {', '.join(map(style, told['actors']))}"
     else:
         styles = "; ".join(groups(told))
     runs = "1 run" if studied["runs"] == 1 else f"{studied['runs']} runs"
@@ -79,10 +79,12 @@ def nth(runs, key, number):
 
 
 def burst_rows(by_arm):
-    return [
-        [name, number + 1, times(nth(runs, "burst_s", number)), times(nth(runs, "burst_kept_s", number)), percent(nth(runs, "burst_part", number))]
-        for name, runs in by_arm.items() for number in range(max(len(one["burst_s"]) for one in runs))
-    ]  # fmt: skip
+    rows = []
+    for name, runs in by_arm.items():
+        for number in range(max(len(one["burst_s"]) for one in runs)):
+            first, kept, part = (nth(runs, key, number) for key in ("burst_s", "burst_kept_s", "burst_part"))
+            rows.append([name, number + 1, times(first), times(kept), percent(part)])
+    return rows
 
 
 def times(values):
@@ -110,7 +112,8 @@ def alerts(studied, out):
     if not seen:
         return out.say("No alerts.")
     order = list(studied["figures"])
-    rows = [[name, kind, len(at), f"{of_spread(spread(at))} s"] for (name, kind), at in sorted(seen.items(), key=lambda row: (order.index(row[0][0]), row[0][1]))]
+    ordered = sorted(seen.items(), key=lambda row: (order.index(row[0][0]), row[0][1]))
+    rows = [[name, kind, len(at), f"{of_spread(spread(at))} s"] for (name, kind), at in ordered]
     out.table(["policy", "alert", "in so many runs", "first at"], rows)
 
 
@@ -118,17 +121,18 @@ def latency(by_arm, out):
     rows = []
     for name, runs in by_arm.items():
         # The container that fares worst in most runs stands for the victims.
-        worst = [max((values for values in one["latency_us"].values() if values), key=lambda values: values[1], default=None) for one in runs]
+        known = [[values for values in one["latency_us"].values() if values] for one in runs]
+        worst = [max(values, key=lambda value: value[1], default=None) for values in known]
         columns = [of_spread(spread(values[n] / 1e3 for values in worst if values)) for n in range(3)]
         ratio = of_spread(spread(one["p99_ratio"] for one in runs if one.get("p99_ratio") is not None))
-        rows.append([name, *columns, ratio, percent(one["isolation_p01"] for one in runs), percent(one["isolation_first"] for one in runs),
-                     waits(runs, "answer_ms"), waits(runs, "relief_ms")])  # fmt: skip
-    out.table(["policy", "p50, ms", "p99, ms", "p99.9, ms", "p99 as a multiple of alone", "isolation, 1st percentile", "in a burst's first 2 s",
-               "a limit answers within, ms", "the victim has relief within, ms"], rows)  # fmt: skip
+        parts = [percent(one[key] for one in runs) for key in ("isolation_p01", "isolation_first")]
+        rows.append([name, *columns, ratio, *parts, waits(runs, "answer_ms"), waits(runs, "relief_ms")])
+    out.table(["policy", "p50, ms", "p99, ms", "p99.9, ms", "p99 as a multiple of alone", "isolation, 1st percentile",
+               "in a burst's first 2 s", "a limit answers within, ms", "the victim has relief within, ms"], rows)  # fmt: skip
     out.say(
-        "Latency: from submission to completion as fio counts it, of the worst served steady container, over the contested seconds. Alone: without "
-        "the others, under no policy. A limit answers: from when the kernel counts a burst until the first limit on a hog that was not there. "
-        "Relief: until a victim has 90 % of what it wants over half a second that begins then; 0 where it never went without."
+        "Latency: from submission to completion as fio counts it, of the worst served steady container, over the contested seconds. Alone: "
+        "without the others, under no policy. A limit answers: from when the kernel counts a burst until the first limit on a hog that was "
+        "not there. Relief: until a victim has 90 % of what it wants over half a second that begins then; 0 where it never went without."
     )
 
 
