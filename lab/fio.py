@@ -53,7 +53,7 @@ class Fio:
         self.container, self.file, self.log = container, file, log
 
     def begin(self):
-        self.child = container.start("/usr/bin/env", "fio", "--output=/dev/null", self.file)
+        self.child = self.container.start("/usr/bin/env", "fio", "--output=/dev/null", self.file)
 
     def check(self):
         if self.child.poll() is not None:

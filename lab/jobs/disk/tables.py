@@ -46,10 +46,10 @@ def introduction(studied):
         order = "one after the other on the same disk, in an order that rotated from run to run"
     late = max((ms - number * SAMPLE_MS for arm in arms for one in arm["series"] for number, ms in enumerate(one.get("ms", ()))), default=0)
     kept = " The seed keeps this load for the final run." if studied.get("unseen") else ""
+    skew, best = max((arm["skew_ms"] for arm in arms), default=0), short(told["capacity"] / 1e6)
     return (
-        f"{name.upper()}: {loads.story(name)} The disk does {short(told['capacity'] / 1e6)} MB/s at its best; {styles}; {told['seconds']} s; "
-        f"{runs}. Policies ran {order}; containers began within {max((arm['skew_ms'] for arm in arms), default=0)} ms of each other, and no "
-        f"sample came more than {late} ms late.{kept}"
+        f"{name.upper()}: {loads.story(name)} The disk does {best} MB/s at its best; {styles}; {told['seconds']} s; {runs}. "
+        f"Policies ran {order}; containers began within {skew} ms of each other, and no sample came more than {late} ms late.{kept}"
     )
 
 
