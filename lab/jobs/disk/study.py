@@ -92,7 +92,7 @@ def figures(arm, told):
         "changes_per_min": changes(arm, told),
         "latency_us": {told["actors"][number]["name"]: latency(arm["series"][number]) for number in steady},
         "answer_ms": [answer(look) for look in arm.get("close", ())],
-        "relief_ms": [relief(look, told) for look in arm.get("close", ())],
+        "relief_ms": [relief(look, told) for look in arm.get("close", ()) if "unit" not in told["actors"][steady[0]]],
         **served_bursts(told, of, speed, seconds),
     }
 
@@ -191,12 +191,10 @@ def answer(look):
 
 
 def relief(look, told):
-    """Milliseconds from a burst until the first victim has 90 % of what it wants, over half a second that begins then; None within six
-    seconds, or where its wants are no bytes."""
+    """Milliseconds from a burst until the first victim has 90 % of what it wants, over half a second that begins then; None where it has
+    not within five seconds."""
     victim = next(actor for actor in told["actors"] if actor["steady"])
     start = began(look)
-    if "unit" in victim:
-        return None
     want_kb = loads.want(victim, look["at"]) / 1000
     for n in range(start, len(look["ms"])):
         end = next((k for k in range(n, len(look["ms"])) if look["ms"][k] - look["ms"][n] >= RELIEF_MS), None)
