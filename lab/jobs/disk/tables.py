@@ -5,6 +5,7 @@ from lab.stats import median, spread
 from lab.tables import of_spread, short
 
 SAMPLE_MS = 1000
+LIMITING = ("static", "aridac", "lifeline")  # arms that write limits
 
 
 def write(studied, out):
@@ -126,7 +127,8 @@ def latency(by_arm, out):
         columns = [of_spread(spread(values[n] / 1e3 for values in worst if values)) for n in range(3)]
         ratio = of_spread(spread(one["p99_ratio"] for one in runs if one.get("p99_ratio") is not None))
         parts = [percent(one[key] for one in runs) for key in ("isolation_p01", "isolation_first")]
-        rows.append([name, *columns, ratio, *parts, waits(runs, "answer_ms") if name in ("static", "aridac", "lifeline") else "-", waits(runs, "relief_ms")])
+        answers = waits(runs, "answer_ms") if name in LIMITING else "-"
+        rows.append([name, *columns, ratio, *parts, answers, waits(runs, "relief_ms")])
     out.table(["policy", "p50, ms", "p99, ms", "p99.9, ms", "p99 as a multiple of alone", "isolation, 1st percentile",
                "in a burst's first 2 s", "a limit answers within, ms", "the victim has relief within, ms"], rows)  # fmt: skip
     out.say(
