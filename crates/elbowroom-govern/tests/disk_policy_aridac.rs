@@ -7,9 +7,10 @@ use elbowroom_types::unit::Micros;
 
 const SPEED: f64 = 100.0 * 1048576.0;
 
-/// The default constants: those of the paper, and those that are fitted to its figures.
+/// The paper's 20 %; 30 samples, one every half second, are ours.
 fn toy(tenants: Vec<Tenant>) -> Toy {
-    let settings = DiskSettings { policy: DiskPolicy::Aridac, ..DiskSettings::default() };
+    let settings =
+        DiskSettings { policy: DiskPolicy::Aridac, period: Micros::millis(500), ..DiskSettings::default() };
     Toy::new(settings, SPEED, tenants)
 }
 
@@ -22,30 +23,29 @@ fn cap(toy: &Toy, tenant: usize) -> Option<f64> {
 }
 
 #[test]
-fn a_cap_is_a_fifth_above_the_mean_of_the_last_samples() {
+fn a_cap_is_a_fifth_above_the_mean_of_the_last_thirty_samples() {
     let mut toy = toy(vec![Tenant::new(0.2, 1.0)]);
-    toy.run(1);
-    assert_eq!(cap(&toy, 0), None, "the queue is not full");
+    toy.run(14);
+    assert_eq!(cap(&toy, 0), None, "28 samples are not 30");
     toy.run(1);
     assert!((lifeline(&toy, 0) - 0.2).abs() < 0.002 && (cap(&toy, 0).unwrap() - 0.24).abs() < 0.003);
     toy.tenants[0].wants = 0.1;
-    toy.run(2);
+    toy.run(15);
     assert!((cap(&toy, 0).unwrap() - 0.12).abs() < 0.002, "after as many samples it is another one");
 }
 
-/// Figure 7: "it only takes about 10 seconds to allocate all idle bandwidth to the burst container step by step".
 #[test]
-fn a_burst_has_the_idle_bandwidth_in_about_ten_seconds() {
-    let mut toy = toy(vec![Tenant::new(0.2, 1.0), Tenant::new(0.2, 32.0)]);
+fn a_burst_takes_a_minute_to_grow_fivefold() {
+    let mut toy = toy(vec![Tenant::new(0.1, 1.0)]);
     toy.run(20);
-    toy.tenants[1].wants = 2.0;
+    toy.tenants[0].wants = 2.0;
     let since = toy.now;
-    while toy.got[1] < 0.79 {
+    while toy.got[0] < 0.5 {
         toy.step();
-        assert!(toy.now < since.saturating_add(Micros::secs(120)), "it never grew: {}", toy.got[1]);
+        assert!(toy.now < since.saturating_add(Micros::secs(120)), "it never grew: {}", toy.got[0]);
     }
     let seconds = toy.now.saturating_sub(since).get() / 1_000_000;
-    assert!((9..14).contains(&seconds), "{seconds} s");
+    assert!((55..75).contains(&seconds), "{seconds} s");
 }
 
 #[test]

@@ -8,6 +8,7 @@ from kit.cgroup import ROOT, V2
 # In the order of tables. `alone` has the steady containers without the others: what their latency is compared with.
 NAMES = ["alone", "none", "bfq", "iocost", "static", "aridac", "lifeline"]
 ASKED = NAMES[1:]
+ARIDAC_SAMPLES = 2  # N, a second apart: fitted to the paper's figure 7 (docs/papers/aridac.md)
 ALONE_S = 15  # of a disk without contention there is not more to see
 
 
@@ -33,8 +34,8 @@ def settings(arm, places):
         return None
     devices = ", ".join(f'"{disk.name}"' for disk, _ in places)
     lines = ['sense.period = "500ms"', 'disk.mode = "enforce"', f'disk.policy = "{arm}"', f"disk.devices = [{devices}]"]
-    capacity = places[0][1]["capacity"]
-    return lines + [f'disk.aridac.max_disk_io = "{capacity}B/s"'] if arm == "aridac" else lines
+    told = [f'disk.aridac.max_disk_io = "{places[0][1]["capacity"]}B/s"', f"disk.aridac.samples = {ARIDAC_SAMPLES}"]
+    return lines + told if arm == "aridac" else lines
 
 
 @contextmanager

@@ -24,9 +24,8 @@
 //! - A period without a measurement puts nothing into the queue.
 //! - Caps that would move by less than 1 % stay where they are.
 //!
-//! - `N` and the period. Both are fitted to its figures 5 and 7: see [`AridacSettings::samples`].
-//!
-//! Differs from the paper: nothing known. Its failure is here as well, on purpose: on a disk that becomes slower it learns
+//! Differs from the paper: nothing known. Its failures are here as well, on purpose: it takes a burst about a minute to get
+//! five times what it was used to (`a_burst_takes_a_minute_to_grow_fivefold`), and on a disk that becomes slower it learns
 //! that everybody needs less (`a_slow_disk_is_learned_as_little_demand`).
 //!
 //! # Properties

@@ -49,12 +49,12 @@ pub enum DiskPolicy {
     Lifeline,
 }
 
-/// Constants of [`DiskPolicy::Aridac`]: the paper names `P`; `N` is fitted to its figures, at the default period of a second.
+/// Constants of [`DiskPolicy::Aridac`], the paper's where it names them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AridacSettings {
-    /// `N`: samples whose mean is the lifeline. The paper does not say it. A burst from a fifth of the disk to four fifths takes 11 s
-    /// with 2 of them, a second apart (figure 7: "about 10 seconds"), 15 s with 3 and 19 s with 4 (figure 5, by when its burst ends).
+    /// `N`: samples whose mean is the lifeline. The paper does not say it: 2, a second apart, give a burst the idle bandwidth as fast as
+    /// its figure 7; the default keeps a victim's lifeline through a squeeze of seconds, as in its figure 5.
     pub samples: u16,
     /// `P`: how far a cap is above the lifeline.
     pub elasticity: Percent,
@@ -65,7 +65,7 @@ pub struct AridacSettings {
 
 impl Default for AridacSettings {
     fn default() -> Self {
-        Self { samples: 2, elasticity: Percent::whole(20), max_disk_io: 100 << 20 }
+        Self { samples: 30, elasticity: Percent::whole(20), max_disk_io: 100 << 20 }
     }
 }
 

@@ -69,7 +69,7 @@ pub const LAB: DiskScale = DiskScale {
 /// Flash with 20 000 requests per second, which 4 KiB requests exhaust.
 pub const FLASH: DiskScale = DiskScale { name: "20 kIOPS", knee: 1.0, size: 4096, ..LARGE };
 
-/// Until then everybody does what it is used to: long enough for every policy to know it.
+/// Until then everybody does what it is used to: long enough for the 30 samples of Aridac.
 const BURST_FROM: Micros = Micros::secs(40);
 
 /// Every scenario here.
