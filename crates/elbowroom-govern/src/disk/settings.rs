@@ -53,7 +53,8 @@ pub enum DiskPolicy {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AridacSettings {
-    /// `N`: samples whose mean is the lifeline.
+    /// `N`: samples whose mean is the lifeline. The paper does not say it: 2, a second apart, give a burst the idle bandwidth as fast as
+    /// its figure 7; the default keeps a victim's lifeline through a squeeze of seconds, as in its figure 5.
     pub samples: u16,
     /// `P`: how far a cap is above the lifeline.
     pub elasticity: Percent,
