@@ -79,6 +79,7 @@ check: ## format, lints, unit and property tests; needs no root
 	@tools/setup check
 	cargo fmt --all --check
 	tools/house
+	tools/supply
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target --locked --quiet -- -D warnings
 	tools/run-tests --locked
