@@ -9,6 +9,8 @@ PYTHON ?= /usr/bin/python3
 # More arguments for pytest, for example PYTEST_ARGS="-k docker -x".
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 60
+# The nightly Rust that tools/setup brings, for fuzzing and for Miri.
+NIGHTLY := $(shell sed -n 's/^nightly=//p' tools/setup)
 STRESS_SECONDS ?= 600
 LAB_ARGS ?=
 PREFIX ?= /usr/local
@@ -32,7 +34,7 @@ PYTEST := $(PYTHON) -m pytest -p no:cacheprovider -rs $(PYTEST_ARGS)
 .NOTPARALLEL:
 .PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test soak engines-test engines-bench kube-test runtimes-test java-stress \
   audit bench lab fuzz api-fuzz \
-  install install-only deb tarball package-test prometheus-test clean
+  install install-only deb tarball release package-test prometheus-test sanitize deny clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +79,7 @@ check: ## format, lints, unit and property tests; needs no root
 	@tools/setup check
 	cargo fmt --all --check
 	tools/house
+	tools/supply
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target --locked --quiet -- -D warnings
 	tools/run-tests --locked
@@ -141,8 +144,16 @@ lab: $(if $(LAB_ARGS),build) ## the papers' experiments: LAB_ARGS="JOB ..."; wit
 
 fuzz: ## every decoder of foreign bytes, FUZZ_SECONDS (60) each
 	@tools/setup fuzz
-	cd fuzz && for target in $$(cargo +nightly fuzz list); do \
-	  cargo +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS); done
+	cd fuzz && for target in $$(cargo +$(NIGHTLY) fuzz list); do \
+	  cargo +$(NIGHTLY) fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS); done
+
+sanitize: java ## Miri, loom, and C under the address, undefined behaviour and thread sanitizers
+	@tools/setup sanitize gpu
+	NIGHTLY=$(NIGHTLY) tools/sanitize
+
+deny: ## licences, advisories and sources of every crate and npm package; the network, for advisories
+	@tools/setup deny
+	tools/deny
 
 api-fuzz: build ## the HTTP API against its own document, by schemathesis (PyPI; some min); root
 	@tools/setup test api-fuzz
@@ -199,6 +210,10 @@ deb: build java ## Debian packages, below target/deb
 tarball: dashboard java ## the agent for any x86-64 Linux, statically linked, below target/tarball
 	@tools/setup tarball
 	packaging/tarball
+
+release: ## packages, SBOM, SHA256SUMS of HEAD, below target/dist; RELEASE_KEY=FILE signs; RELEASE_ARGS=--twice builds in two directories and compares
+	@tools/setup release
+	packaging/release $(RELEASE_ARGS)
 
 package-test: deb tarball ## installs, upgrades, kills and purges the packages in a clean Debian 12 (10 to 15 min); root
 	@tools/setup package

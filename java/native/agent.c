@@ -37,17 +37,17 @@ static void JNICALL collection_starts(jvmtiEnv *env)
 	/* Shenandoah and ZGC post some from threads that are not in a pause. */
 	if (!on_vm_thread())
 		return;
-	if (threads_ready)
-		gc_threads_place_in_pause(!collected);
-	collected = 1;
-	if (heap_ready)
+	if (__atomic_load_n(&threads_ready, __ATOMIC_ACQUIRE))
+		gc_threads_place_in_pause(!__atomic_load_n(&collected, __ATOMIC_RELAXED));
+	__atomic_store_n(&collected, 1, __ATOMIC_RELAXED);
+	if (__atomic_load_n(&heap_ready, __ATOMIC_ACQUIRE))
 		virtual_max_in_pause();
 }
 
 static void JNICALL collection_ends(jvmtiEnv *env)
 {
 	(void)env;
-	if (heap_ready && on_vm_thread())
+	if (__atomic_load_n(&heap_ready, __ATOMIC_ACQUIRE) && on_vm_thread())
 		virtual_max_in_pause();
 }
 
@@ -122,7 +122,7 @@ JNIEXPORT jstring JNICALL Java_elbowroom_agent_Native_threads(JNIEnv *env, jclas
 	(void)class;
 	/* Collections from now on are seen here; `before` is counted after they began to be. */
 	if (before)
-		collected = 1;
+		__atomic_store_n(&collected, 1, __ATOMIC_RELAXED);
 	if (!failed) {
 		gc_threads_place_atomic();
 		__atomic_store_n(&threads_ready, 1, __ATOMIC_RELEASE);

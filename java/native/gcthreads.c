@@ -202,7 +202,7 @@ int gc_threads_prepare(const struct elf *elf, const struct machine *machine, str
 static void place(struct decision *decision)
 {
 	if (hook_place(&decision->hook))
-		forbidden++;
+		__atomic_fetch_add(&forbidden, 1, __ATOMIC_RELAXED);
 }
 
 void gc_threads_place_atomic(void)
@@ -229,9 +229,15 @@ void gc_threads_state(uint32_t *ready, uint32_t *placed, uint32_t *denied, struc
 	uint32_t i;
 
 	*ready = prepared;
-	*denied = forbidden;
+	*denied = __atomic_load_n(&forbidden, __ATOMIC_RELAXED);
 	*placed = 0;
 	for (i = 0; i < prepared; i++)
-		*placed += decisions[i].hook.in_place;
-	*copy = counts;
+		*placed += hook_is_in_place(&decisions[i].hook);
+	/* Collections go on meanwhile: each number is whole, and they need not be of one decision. */
+	copy->total = __atomic_load_n(&counts.total, __ATOMIC_RELAXED);
+	copy->active = __atomic_load_n(&counts.active, __ATOMIC_RELAXED);
+	copy->given = __atomic_load_n(&counts.given, __ATOMIC_RELAXED);
+	copy->effective_cpu = __atomic_load_n(&counts.effective_cpu, __ATOMIC_RELAXED);
+	copy->decisions = __atomic_load_n(&counts.decisions, __ATOMIC_RELAXED);
+	copy->capped = __atomic_load_n(&counts.capped, __ATOMIC_RELAXED);
 }

@@ -85,7 +85,7 @@ int hook_place(struct hook *hook)
 	void *page = (void *)((uintptr_t)entry & ~(page_size - 1));
 	uint64_t word;
 
-	if (hook->in_place)
+	if (hook_is_in_place(hook))
 		return 0;
 	memcpy(&word, entry, sizeof(word));
 	if (write_jump((uint8_t *)&word, (uintptr_t)entry, (uintptr_t)hook->stub))
@@ -95,6 +95,6 @@ int hook_place(struct hook *hook)
 		return -1;
 	__atomic_store_n((uint64_t *)entry, word, __ATOMIC_SEQ_CST);
 	mprotect(page, page_size, PROT_READ | PROT_EXEC);
-	hook->in_place = 1;
+	__atomic_store_n(&hook->in_place, 1, __ATOMIC_RELAXED);
 	return 0;
 }

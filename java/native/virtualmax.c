@@ -270,7 +270,7 @@ void virtual_max_in_pause(void)
 	uint64_t limit = limit_now();
 
 	__atomic_store_n(&vm_thread, __builtin_thread_pointer(), __ATOMIC_RELAXED);
-	if (collector == OTHER || (!hook.in_place && (!limit || hook_place(&hook))))
+	if (collector == OTHER || (!hook_is_in_place(&hook) && (!limit || hook_place(&hook))))
 		return;
 	if (collector == PARALLEL)
 		divide(limit);

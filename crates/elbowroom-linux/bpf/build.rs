@@ -28,7 +28,11 @@ fn compile(programs: &[&str]) {
         // cpu=v3 (Linux 5.12) has the atomic instructions; -g is what BTF and CO-RE relocations come from.
         let status = Command::new(&clang)
             .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror"])
+            // No path of the machine that builds is in what is built.
             .arg(format!("-ffile-prefix-map={}=bpf", source.display()))
+            .arg(format!("-ffile-prefix-map={}=shared", manifest.join(SHARED).display()))
+            .arg(format!("-ffile-prefix-map={headers}=libbpf"))
+            .arg("-fdebug-compilation-dir=.")
             .arg("-I")
             .arg(&source)
             .arg("-I")

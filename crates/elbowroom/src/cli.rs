@@ -5,6 +5,12 @@ use elbowroom_client::output::{ContainerArgs, OutputArgs};
 use elbowroom_types::unit::{Bytes, Micros, parse_bytes, parse_duration};
 use std::path::PathBuf;
 
+/// What `--version` says. A release names the commit that it was made from (`packaging/release`).
+const VERSION: &str = match option_env!("ELBOWROOM_BUILD") {
+    Some(build) => build,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// Lets every container see, and get, the room it really has.
 ///
 /// `elbowroom agent` keeps, for every container on this host, the number of CPUs and the amount of memory it can really use
@@ -12,7 +18,7 @@ use std::path::PathBuf;
 #[derive(Parser)]
 #[command(
     name = "elbowroom",
-    version,
+    version = VERSION,
     max_term_width = 100,
     after_help = "Exit status: 0 yes or done, 1 no, 2 error; of `run` that of its command.\n\n\
         elbowroom-runtime, a runtime for Docker that is installed beside, makes containers see their view from the first \

