@@ -64,7 +64,7 @@ impl Groups {
             Box::new(DiskContainer {
                 name,
                 claim,
-                exempt_reason: exempt_reason,
+                exempt_reason,
                 dirty,
                 io_stall: stalled,
                 stall_totals: waited,
