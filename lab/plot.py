@@ -120,9 +120,10 @@ def area(axes, points, **style):
     axes.fill([points[0][0], *(x for x, _ in points), points[-1][0]], [0, *(y for _, y in points), 0], alpha=0.45, linewidth=0, **style)
 
 
-def legend(axes, named, caption="", height=440):
-    """Says above the plots what is drawn how, and whose colour is which: {name: colour}. `height` is the figure's."""
-    figure, y = axes.figure, 1 - 42 / height
+def legend(axes, named, caption="", height=None):
+    """Says above the plots what is drawn how, and whose colour is which: {name: colour}. `height` is the figure's, where it is at hand."""
+    figure = axes.figure
+    y = 1 - 42 / (height or figure.get_figheight() * 72)
     figure.text(16 / WIDTH, y, caption, size=14, va="center")
     handles = [Line2D([], [], color=color, linewidth=3, label=name) for name, color in named.items()]
     if handles:
