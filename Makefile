@@ -10,7 +10,7 @@ PYTHON ?= /usr/bin/python3
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 60
 STRESS_SECONDS ?= 600
-LAB_ARGS ?= --help
+LAB_ARGS ?=
 PREFIX ?= /usr/local
 DESTDIR ?=
 
@@ -82,6 +82,7 @@ check: ## format, lints, unit and property tests; needs no root
 	tools/run-tests --locked
 	$(MAKE) --no-print-directory --quiet -C shim
 	$(PYTHON) -m unittest discover --quiet --start-directory python/tests
+	$(PYTHON) -m unittest discover --quiet --start-directory lab/tests --top-level-directory .
 
 setup-test:
 	@tools/setup test
@@ -130,13 +131,13 @@ audit: build ## what `elbowroom audit` says of 28 roots, beside what strace sees
 
 bench: build ## what reads and updates cost, beside the kernel and the peer (20 min)
 	@tools/setup bench
-	for job in read swarm tick; do cargo run --release --locked --quiet --package elbowroom-lab -- $$job; done
+	for job in read swarm tick; do $(PYTHON) -m lab $$job; done
 	mkdir -p lab/results/$$(date +%F)-shim
 	$(MAKE) --no-print-directory --quiet -C shim bench > lab/results/$$(date +%F)-shim/ns.tsv
 
-lab: build ## the papers' experiments: LAB_ARGS="..."
+lab: build ## the papers' experiments: LAB_ARGS="JOB ..."; without it, which there are and how long they last
 	@tools/setup lab
-	cargo run --release --locked --quiet --package elbowroom-lab -- $(LAB_ARGS)
+	$(PYTHON) -m lab $(LAB_ARGS)
 
 fuzz: ## every decoder of foreign bytes, FUZZ_SECONDS (60) each
 	@tools/setup fuzz

@@ -1,0 +1,92 @@
+"""The three things an experiment compares: nothing (the kernel's own files), lxcfs and Elbowroom. Each is started for itself, in private,
+and gives containers its files; what makes containers knows nothing of them."""
+
+from pathlib import Path
+
+from kit.wait import eventually
+
+
+class Native:
+    """The kernel's files."""
+
+    file_system = "proc"
+    agent, mounts = None, ()
+
+    def __init__(self, lab):
+        self.lab = lab
+
+    def container(self, name, **limits):
+        """A container that reads this variant's files. One that does not would measure as well as the kernel's own: an error."""
+        container = self.lab.container(name, mounts=self.mounts, agent=self.agent, **limits)
+        found = file_system(container.pid, "/proc/meminfo")
+        assert found == self.file_system, f"/proc/meminfo in {name} is on {found}, not on {self.file_system}"
+        return container
+
+    def pids(self):
+        """Every process of the variant."""
+        return []
+
+    def close(self):
+        """Stops it; its containers must be gone by then."""
+
+
+class Lxcfs(Native):
+    """A private instance of what the distribution packages, with load averages (-l) and quotas shown as CPU counts (--enable-cfs)."""
+
+    file_system = "fuse.lxcfs"
+    # What lxcfs documents to be mounted over a container's files, less what this kernel or version has not.
+    FILES = ["proc/cpuinfo", "proc/diskstats", "proc/loadavg", "proc/meminfo", "proc/stat", "proc/uptime", "sys/devices/system/cpu/online"]
+
+    def __init__(self, lab):
+        super().__init__(lab)
+        self.at = lab.scope.directory / "lxcfs"
+        self.at.mkdir()
+        self.mount = lab.scope.add("mount", self.at)
+        log = open(lab.scope.directory / "lxcfs.log", "w")
+        words = ["lxcfs", "-f", "-l", "--enable-cfs", "-p", lab.scope.directory / "lxcfs.pid", self.at]
+        self.daemon = lab.start(*words, stdout=log, stderr=log)
+        eventually((self.at / "proc/meminfo").exists)
+        self.mounts = [(self.at / file, f"/{file}") for file in self.FILES if (self.at / file).exists()]
+
+    def pids(self):
+        return [self.daemon.pid]
+
+    def close(self):
+        self.daemon.terminate()
+        self.daemon.wait()
+        self.lab.scope.take_down(self.mount)
+
+
+class Elbowroom(Native):
+    """A private agent."""
+
+    file_system = "fuse.elbowroom"
+
+    def __init__(self, lab):
+        super().__init__(lab)
+        self.agent = lab.agent()
+
+    def pids(self):
+        return self.agent.pids()
+
+    def close(self):
+        self.agent.close()
+
+
+BACKENDS = {"native": Native, "lxcfs": Lxcfs, "elbowroom": Elbowroom}
+
+
+def file_system(pid, path):
+    """Type of the file system that a path is on for a process."""
+    return innermost(Path(f"/proc/{pid}/mountinfo").read_text(), path)
+
+
+def innermost(mountinfo, path):
+    """The type of the last mount of the longest mount point at or above a path."""
+    best, kind = 0, None
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        at = left.split(" ")[4]
+        if (path == at or path.startswith(at.rstrip("/") + "/")) and len(at) >= best:
+            best, kind = len(at), right.split(" ")[0]
+    return kind

@@ -1,0 +1,1 @@
+"""The experiments, one module each: lab/job.py says what is in it."""

@@ -1,0 +1,1 @@
+"""What of the lab is pure: python3 -m unittest discover -s lab/tests -t ."""
