@@ -84,5 +84,5 @@ def text(info):
         f"cgroups {info['cgroups']}, clock {info['clocksource']}; load average {info['load_before'][0]:.2f} before, "
         f"{info['load_after'][0]:.2f} after; commit {info['commit'] or 'unknown'}"
     )
-    versions = [info["elbowroom"], info["lxcfs"] and f"lxcfs {info['lxcfs']}"]
+    versions = [info["elbowroom"], info.get("lxcfs") and f"lxcfs {info['lxcfs']}"]
     return f"{machine}. {', '.join(filter(None, versions))}."
