@@ -88,7 +88,10 @@ def run(name, words):
     size = (lab.directory / "raw.json").stat().st_size
     if size > RAW_LIMIT:
         print(f"warning: raw.json has {size // 1000} kB: keep it out of the repository, or record less", file=sys.stderr)
-    redraw(lab.directory)
+    try:
+        redraw(lab.directory)
+    except ImportError as error:  # of matplotlib: a machine that measures need not draw
+        print(f"recorded in {lab.directory}; {error.name} is not here: draw it elsewhere by `python3 -m lab redraw`", file=sys.stderr)
 
 
 def redraw(directory):
