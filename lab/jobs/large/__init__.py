@@ -7,6 +7,7 @@ as it goes."""
 import copy
 import time
 
+from lab import ROOT
 from lab.jobs import runtimes
 from lab.jobs.large import gpu
 from lab.jobs.runtimes.place import CACHE
@@ -27,6 +28,8 @@ def options(parser):
 
 def record(lab, options):
     """{figure: its raw numbers}."""
+    if (ROOT / "commit").exists():
+        lab.info["commit"] = (ROOT / "commit").read_text().strip()
     until, raw = lab.began + options.seconds, lab.resumed or {}
     for i, figure in enumerate(options.figures):
         one = copy.copy(options)

@@ -206,6 +206,10 @@ def study(raw):
     return rows
 
 
+def title(raw):
+    return TITLES[raw["figure"]] if raw["figure"] != 2 or raw["quota"] else "Figure 2: more GC threads than CPUs"
+
+
 def explain(raw):
     cpus, count = raw["cpus"], max(arm["containers"] for arm in raw["arms"])
     quota = f"a quota of {raw['quota']:g} CPUs" if raw["quota"] else "no quota"
@@ -231,7 +235,7 @@ def draw(raw, rows, out):
     from lab.jobs.runtimes import pictures
 
     base = rows[0]["base"] if rows else "-"
-    out.say(f"## {TITLES[raw['figure']]}")
+    out.say(f"## {title(raw)}")
     out.say(explain(raw))
     head = ["program, containers, arm", "runs", "time, s", "of each container, s", f"by {base}", "collecting, s", f"by {base}", "pauses"]
     table = []
@@ -248,4 +252,4 @@ def draw(raw, rows, out):
     )
     for line in broken(raw):
         out.say(line)
-    pictures.collect(raw, rows, TITLES[raw["figure"]], out)
+    pictures.collect(raw, rows, title(raw), out)

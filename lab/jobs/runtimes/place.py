@@ -6,6 +6,7 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,16 @@ REAL = ["h2", "jython", "lusearch", "sunflow", "xalan"]
 SYSBENCH = ["cpu", "memory", "threads"]
 # The paper: 15 GC threads in each of five containers on 20 CPUs, and 20 threads of OpenMP.
 PER_CPU = {"gc": 3.75, "openmp": 5}
+
+
+# Programs in C: name, flags, and how the name of what is built ends.
+BUSY, KERNELS = ("busy", ["-O2", "-static", "-pthread"], ""), ("kernels", ["-O2", "-fopenmp"], "")
+PRETEND = ("pretend", ["-O2", "-shared", "-fPIC"], ".so")
+
+
+def c(program):
+    name, flags, extension = program
+    return programs.c(name, *flags, extension=extension)
 
 
 def gc_threads(cpus):
@@ -45,9 +56,9 @@ def find(options, openmp=False):
     belief = options.cpus or believed(cpus, options.containers, per_cpu, (lambda n: n) if openmp else gc_threads)
     place = SimpleNamespace(cpus=cpus, believed=belief, npb=options.npb, neighbour=neighbour, pretend=None)
     if belief != cpus:
-        place.pretend = programs.c("pretend", "-O2", "-shared", "-fPIC", extension=".so")
+        place.pretend = c(PRETEND)
     if openmp:
-        place.kernels = None if place.npb else programs.c("kernels", "-O2", "-fopenmp")
+        place.kernels = None if place.npb else c(KERNELS)
         return place
     place.java = java(options.jdk)
     if not AGENT.exists():
@@ -74,7 +85,7 @@ def compiled(java, jars):
     """The class path, and whether it has the real programs: those need all their libraries."""
     directory, ours = programs.BUILT / "runtimes", sorted((ROOT / "lab/java/real").glob("*.java"))
     sources, last = [ROOT / "lab/java/Runtimes.java", *(ours if jars else [])], "Programs" if jars else "Runtimes"
-    javac = java.resolve().with_name("javac")
+    javac = java.resolve().with_name("javac")  # not asked for in a kit, where all is compiled
     path = ":".join(map(str, [directory, *jars]))
     programs.build(f"runtimes/{last}.class", sources, [javac, "--release", "17", "-nowarn", "-cp", path, "-d", directory, *sources])
     # Sunflow's benchmark asks for a picture to compare with; nothing is compared.
@@ -96,4 +107,15 @@ def neighbour(number, threads, seconds):
     """The command that keeps CPUs busy for a while once it is told to: one of sysbench's tests, as in the paper, where that is here."""
     if shutil.which("sysbench"):
         return gated(["sysbench", SYSBENCH[number % len(SYSBENCH)], f"--threads={threads}", f"--time={seconds}", "run"])
-    return [programs.c("busy", "-O2", "-static", "-pthread"), threads, seconds * 1000]
+    return [c(BUSY), threads, seconds * 1000]
+
+
+def compile_all(jdk):
+    """Everything that is compiled where it is needed, for a machine that cannot."""
+    compiled(Path(jdk, "bin/java"), sorted((CACHE / "lib").glob("*.jar")))
+    for program in (BUSY, KERNELS, PRETEND):
+        c(program)
+
+
+if __name__ == "__main__":
+    compile_all(sys.argv[1])
