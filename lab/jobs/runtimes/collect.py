@@ -18,7 +18,7 @@ CPUS = 16
 COLLECTORS = {"parallel": "ParallelGC", "g1": "G1GC"}
 # Heap in MiB (three times the least in which the program ends), parts before the measurement, parts of it, further arguments.
 PROGRAMS = {
-    "h2": (140, 40, 800),
+    "h2": (90, 40, 800),
     "jython": (63, 20, 150),
     "lusearch": (16, 40, 140),
     "sunflow": (16, 1, 4),
@@ -62,7 +62,7 @@ def settings(raw):
         "mask": ([], False, "the JDK as it ships with two CPUs of its own for each container"),
         "shares": ([f"-XX:ActiveProcessorCount={tenth}"], False, f"`-XX:ActiveProcessorCount={tenth}`, the share of one of {CROWD}, as JDK 10 had it"),
         "static limit": ([], False, "`-XX:ActiveProcessorCount=1`, the share of one of five containers, rounded up"),
-        "adaptive": (fixed, True, f"`elbowroom run --java`, and {most} GC threads to choose from, as in the paper"),
+        "adaptive": (fixed, True, f"{raw.get('adaptive', '`elbowroom run --java`')}, and {most} GC threads to choose from, as in the paper"),
         "shipped": ([], True, "`elbowroom run --java` alone"),
     }
 

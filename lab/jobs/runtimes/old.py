@@ -35,6 +35,7 @@ def collect(raw, arms):
         "compilers": 2,
         "patience_s": 90,
         "quota": None,
+        "adaptive": "a view and the agent for HotSpot alone",
         "heaps": HEAPS,
         "ends_s": [2, 3, 4, 5] if raw["figure"] == "neighbours" else [],
         "arms": [

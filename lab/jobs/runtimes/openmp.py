@@ -162,12 +162,20 @@ def explain(raw):
     seen = f"Programs see the machine's {raw['cpus']} CPUs" if raw["believed"] == raw["cpus"] else (
         f"Programs are made to believe in {raw['believed']} CPUs by a preloaded library; there are {raw['cpus']}"
     )  # fmt: skip
-    return (
-        f"{which}. {seen}: {raw['believed'] * raw['containers'] / raw['cpus']:g} threads of {raw['containers']} static containers for each CPU (the paper: 5). *static*: a thread per CPU that is "
-        f"seen; *dynamic*: `OMP_DYNAMIC=true`, which takes the load average of 15 minutes ({min(loads, default=0):.1f} to {max(loads, default=0):.1f} meanwhile) from "
-        "that; *passive*: `OMP_WAIT_POLICY=passive`; *spins*: `GOMP_SPINCOUNT=1000`; *hand N*: `OMP_NUM_THREADS=N`; *adaptive*: `elbowroom run --openmp`. "
-        "Elbowroom's agent runs under every arm."
-    )
+    words = {
+        "static": "a thread per CPU that is seen",
+        "dynamic": f"`OMP_DYNAMIC=true`, which takes the load average of 15 minutes ({min(loads, default=0):.1f} to {max(loads, default=0):.1f} meanwhile) from that",
+        "passive": "`OMP_WAIT_POLICY=passive`",
+        "spins": "`GOMP_SPINCOUNT=1000`",
+        "hand N": "`OMP_NUM_THREADS=N`",
+        "adaptive": "`elbowroom run --openmp`",
+        "adaptive, 1000 spins": "the same with `GOMP_SPINCOUNT=1000`",
+        "adaptive, own spins": "the library alone, with libgomp's own waiting",
+    }
+    there = {"hand N" if arm["arm"].startswith("hand") else arm["arm"] for arm in raw["arms"]}
+    each = f"{raw['believed'] * raw['containers'] / raw['cpus']:g} threads of {raw['containers']} static containers for each CPU (the paper: 5)"
+    arms = "; ".join(f"*{arm}*: {words[arm]}" for arm in words if arm in there)
+    return f"{which}. {seen}: {each}. {arms}. Elbowroom's agent runs under every arm."
 
 
 def draw(raw, rows, out):

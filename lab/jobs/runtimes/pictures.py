@@ -131,7 +131,8 @@ def heaps(raw, title, unit, out):
         for one, ((count, arm), first) in zip(axes if len(firsts) > 1 else [axes], firsts.items()):
             for machine in first["machines"]:
                 for column, (line, color) in enumerate(HEAP.items(), 1):
-                    points = [(sample[0] / 1e3, sample[column] / size) for sample in machine["heap"] if sample[column]]
+                    # A line has no points where nothing bounds the heap.
+                    points = [(sample[0] / 1e3, sample[column] / size if sample[column] else float("nan")) for sample in machine["heap"]]
                     if points:
                         one.plot(*zip(*points), color=color, linewidth=1.2, linestyle="--" if line == "VirtualMax" else "-", alpha=0.85)
             finished = sum(machine["outcome"] == "finished" for machine in first["machines"])
