@@ -105,6 +105,7 @@ class Stage:
         self.dir = lab.scope.directory
         # The next name is another run's: nothing of it may be there.
         self.prefix = f"elbowroom-lab-{os.getpid()}"
+        self.hold = f"elbowroom/{self.prefix}-hold"
         self.agent = lab.agent("run", "recorder.enabled = false", "api.enabled = false")
         probe = [*self.runner("probe", True, ["--cpus", "1"]), "cat", "/sys/devices/system/cpu/online"]
         done = subprocess.run(probe, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -203,7 +204,8 @@ class Stage:
         self.end(list(self.running))
         self.agent.close()
         if self.limit is not None:
-            self.lab.scope.take_down(("cgroup", "elbowroom"))
+            for path in (self.hold, "elbowroom"):
+                self.lab.scope.take_down(("cgroup", path))
 
     def machine(self, mib):
         """A limit for all containers together, which stands for a machine; None is the machine itself."""
@@ -215,8 +217,13 @@ class Stage:
                 (root / "elbowroom").rmdir()
         if group.exists():
             raise Refused(f"{group} has other containers, which a limit would meet: end them first")
-        self.lab.scope.add("cgroup", "elbowroom")
+        for path in ("elbowroom", self.hold):
+            self.lab.scope.add("cgroup", path)
         cgroup.Cgroup("elbowroom").limit_memory(mib << 20)
+        # `elbowroom run` takes the group away with its last container: one without processes, and without a share of CPUs, keeps it.
+        hold = cgroup.Cgroup(self.hold, [cgroup.ROOT / ("" if cgroup.V2 else "memory")])
+        if cgroup.V2:
+            hold.write("cpu", "cpu.weight", 1)
         self.limit = mib
 
     def free_mib(self):
