@@ -83,8 +83,8 @@ class Collect(unittest.TestCase):
         self.assertEqual((collect.total_s(raw(6, []))(arm), collect.gc_s(arm)), (50.0, 0.5))
 
     def test_ratios_are_within_a_round(self):
-        arms = [{"round": n, "program": "h2", "containers": 1, "arm": arm, "machines": [jvm(ms)]}
-                for n, arm, ms in [(0, "vanilla", 1000), (0, "adaptive", 800), (1, "adaptive", 700), (2, "vanilla", 2000), (2, "adaptive", 1000)]]  # fmt: skip
+        seen = [(0, "vanilla", 1000), (0, "adaptive", 800), (1, "adaptive", 700), (2, "vanilla", 2000), (2, "adaptive", 1000)]
+        arms = [{"round": n, "program": "h2", "containers": 1, "arm": arm, "machines": [jvm(ms)]} for n, arm, ms in seen]
         rows = {row["arm"]: row for row in collect.study(raw(6, arms))}
         self.assertEqual(rows["adaptive"]["part"], [0.8, 0.5])
         self.assertEqual((rows["adaptive"]["runs"], rows["vanilla"]["part"]), (3, [1, 1]))
@@ -111,18 +111,34 @@ class Collect(unittest.TestCase):
 class OpenMp(unittest.TestCase):
     def test_a_report_is_ours_or_npbs(self):
         self.assertEqual(openmp.parse("1.2500 1 16 3.5\n"), (1.25, [1, 16], True))
-        self.assertEqual(openmp.parse(" Verification    =               SUCCESSFUL\n Time in seconds =                     0.33\n"), (0.33, None, True))
-        self.assertEqual(openmp.parse(" Verification    =             UNSUCCESSFUL\n Time in seconds =                     0.33\n"), (0.33, None, False))
+        self.assertEqual(
+            openmp.parse(" Verification    =               SUCCESSFUL\n Time in seconds =                     0.33\n"), (0.33, None, True)
+        )
+        self.assertEqual(
+            openmp.parse(" Verification    =             UNSUCCESSFUL\n Time in seconds =                     0.33\n"), (0.33, None, False)
+        )
         for said in ("", "1.25 1\n", "x 1 2 3\n", "1.25 -1 2 3\n"):
             self.assertIsNone(openmp.parse(said)[0], said)
 
     def test_a_kernel_that_was_cut_off_counts_as_long_as_it_was_waited_for(self):
-        arm = {"round": 0, "scene": "shares", "kernel": "cg", "arm": "static", "machines": [{"seconds": 2.0, "cpu_s": 1}, {"seconds": None, "cpu_s": 1}]}
+        arm = {
+            "round": 0,
+            "scene": "shares",
+            "kernel": "cg",
+            "arm": "static",
+            "machines": [{"seconds": 2.0, "cpu_s": 1}, {"seconds": None, "cpu_s": 1}],
+        }
         row = openmp.study({"cpus": 2, "containers": 2, "quota": 1, "patience_s": 10, "arms": [arm]})[0]
         self.assertEqual((row["time"], row["cut"], row["all"], row["cpu"]), ([6.0], 1, 2, [2]))
 
     def test_adaptive_is_compared_with_the_best_hand_setting(self):
-        arm = lambda name, seconds: {"round": 0, "scene": "quota", "kernel": "ep", "arm": name, "machines": [{"seconds": seconds, "cpu_s": 1}]}
+        arm = lambda name, seconds: {
+            "round": 0,
+            "scene": "quota",
+            "kernel": "ep",
+            "arm": name,
+            "machines": [{"seconds": seconds, "cpu_s": 1}],
+        }
         arms = [arm("static", 4), arm("hand 1", 2), arm("hand 2", 1), arm("adaptive", 1.1)]
         rows = openmp.study({"cpus": 2, "containers": 5, "quota": 1.5, "patience_s": 10, "arms": arms})
         self.assertEqual(openmp.best_hand(rows), [("quota", "ep", "hand 2", [1.1])])
@@ -153,7 +169,13 @@ class Heap(unittest.TestCase):
 
     def test_a_row_says_how_programs_ended_and_times_those_that_finished(self):
         machine = lambda outcome, ms: {"outcome": outcome, "total_ms": ms, "gc_ms": 10, "peak_mib": 5, "heap": [[0, 1, 2, 3], [9, 4, 6, 0]]}
-        arm = {"program": "grow", "containers": 2, "arm": "elastic", "round": 0, "machines": [machine("killed for memory", None), machine("finished", 1500)]}
+        arm = {
+            "program": "grow",
+            "containers": 2,
+            "arm": "elastic",
+            "round": 0,
+            "machines": [machine("killed for memory", None), machine("finished", 1500)],
+        }
         row = heap.study({"mib": {"machine": 1000}, "patience_s": 60, "arms": [{**arm, "free_mib": [[0.5, 700], [1.0, 300]]}]})[0]
         self.assertEqual(row["ends"], {"finished": 1, "killed for memory": 1})
         self.assertEqual((row["time"], row["committed"], row["free"]), ([1.5], [6, 6], 300))
@@ -168,8 +190,23 @@ class Results(unittest.TestCase):
             self.assertTrue(job.study(json.loads(path.read_text())), path)
 
     def test_a_hand_setting_of_an_old_result_keeps_its_number(self):
-        arm = {"program": "trees", "variant": {"hand": 4}, "machines": [{"outcome": "done", "total_ms": 5, "gc_ms": 1.0, "pauses": 1, "cpu_ms": 1500, "threads": [[7, 4]]}]}
-        before = {"collect": {"figure": "over_threading", "collector": "parallel", "java": "17", "cpus": 2, "pretended": 16, "containers": 1, "size_percent": 100, "runs": [[arm]]}}
+        arm = {
+            "program": "trees",
+            "variant": {"hand": 4},
+            "machines": [{"outcome": "done", "total_ms": 5, "gc_ms": 1.0, "pauses": 1, "cpu_ms": 1500, "threads": [[7, 4]]}],
+        }
+        before = {
+            "collect": {
+                "figure": "over_threading",
+                "collector": "parallel",
+                "java": "17",
+                "cpus": 2,
+                "pretended": 16,
+                "containers": 1,
+                "size_percent": 100,
+                "runs": [[arm]],
+            }
+        }
         now = old.of_today(before)
         self.assertEqual((now["figure"], now["most"], now["arms"][0]["arm"]), (2, 13, "hand 4"))
         self.assertEqual((now["arms"][0]["machines"][0]["cpu_s"], now["arms"][0]["machines"][0]["threads"]), (1.5, [[7, 4, None]]))

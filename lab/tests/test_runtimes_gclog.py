@@ -27,7 +27,8 @@ class Pauses(unittest.TestCase):
         self.assertEqual(gclog.pauses(G1, 817), [(910, 0.75, None, None)])
 
     def test_parallel_says_it_in_other_words(self):
-        text = "[5ms][gc,task] GC(7) ParGC Thread: using 13 out of 13 workers\n[9ms][gc     ] GC(7) Pause Full (Ergonomics) 23M->4M(60M) 1.5ms\n"
+        text = "[5ms][gc,task] GC(7) ParGC Thread: using 13 out of 13 workers\n"
+        text += "[9ms][gc     ] GC(7) Pause Full (Ergonomics) 23M->4M(60M) 1.5ms\n"
         self.assertEqual(gclog.pauses(text), [(9, 1.5, 13, 13)])
         with self.assertRaises(ValueError):
             gclog.pauses(text.replace("1.5ms", "1,5ms"))
@@ -40,7 +41,9 @@ class Pauses(unittest.TestCase):
                 gclog.pauses(broken)
 
     def test_a_message_of_several_lines_is_one(self):
-        text = "[5ms][gc,task] GC(0) calc_default_active_workers() : active_workers(): 3\n active_workers_by_JT: 6  using 9 out of 9 workers\n"
+        text = (
+            "[5ms][gc,task] GC(0) calc_default_active_workers() : active_workers(): 3\n active_workers_by_JT: 6  using 9 out of 9 workers\n"
+        )
         text += "[9ms][gc] GC(0) Pause Young (Normal) 2M->1M(8M) 1.5ms\n"
         self.assertEqual(gclog.pauses(text), [(9, 1.5, None, None)])
 

@@ -1,8 +1,8 @@
-"""What are the runtimes' figures on a machine of the paper's size, and what do containers cost GPU programs whose kernels are a part of the time?
+"""What are the runtimes' figures on a machine of the paper's size, and what do containers cost GPU programs?
 
-For a machine of 16 CPUs and 100 GiB or more with cgroup v2 that has Python 3 and nothing else of this: `lab/large/pack` makes a kit, which is this
-repository as far as the job needs it, with a JDK, libraries and programs. Each figure has a part of the time that is given, and what was measured is kept
-as it goes."""
+For a machine of 16 CPUs and 100 GiB or more with cgroup v2 that has Python 3 and nothing else of this: `lab/large/pack` makes a kit, which
+is this repository as far as the job needs it, with a JDK, libraries and programs. Each figure has a part of the time that is given, and
+what was measured is kept as it goes."""
 
 import copy
 import time
@@ -20,7 +20,9 @@ PARTS = {"2": 52, "6": 118, "7": 50, "8": 52, "9": 60, "10": 150, "11": 60, "12"
 
 
 def options(parser):
-    parser.add_argument("--figures", type=lambda text: text.split(","), default=["6", "2", "10", "8", "7"], metavar="N,...", help=f"of {', '.join(PARTS)}")
+    parser.add_argument(
+        "--figures", type=lambda text: text.split(","), default=["6", "2", "10", "8", "7"], metavar="N,...", help=f"of {', '.join(PARTS)}"
+    )
     runtimes.common(parser)
     npb = CACHE / "npb" if (CACHE / "npb").is_dir() else None
     parser.set_defaults(runs=1000, seconds=430, cpus=online_cpus(), machine=0, npb=npb, touch=True, crowds=[5])
@@ -53,7 +55,11 @@ def share(figure, left, seconds):
 
 
 def study(raw):
-    return [(figure, (raw[figure], gpu.study(raw[figure])) if figure == "gpu" else runtimes.study(raw[figure])) for figure in PARTS if figure in raw]
+    return [
+        (figure, (raw[figure], gpu.study(raw[figure])) if figure == "gpu" else runtimes.study(raw[figure]))
+        for figure in PARTS
+        if figure in raw
+    ]
 
 
 def draw(studied, out):

@@ -1,4 +1,4 @@
-"""GPU programs of the characterisation: problem sizes whose kernels are a good part of the time, and what translating code for the GPU costs.
+"""GPU programs of the characterisation: problem sizes whose kernels are a good part of the time, and what translating code costs.
 
 The measuring is `elbowroom profile gpu`: by turns on the host and in a container of runc, as it is and traced."""
 
@@ -21,7 +21,8 @@ PROGRAMS = {"stencil": (2048, 4500, 4500), "lu": (4096, 1, 2 * 4095), "filter": 
 # What code is for: the GPU itself; PTX for it; PTX for one of ten years ago.
 CODES = ["cubin", "exact", "old"]
 CACHES = ["cold", "kept", "shared"]
-# What a program is started by: a cache of its own that is new; one that its place keeps; one that all places share, which `profile gpu` has.
+# What a program is started by: a cache of its own that is new; one that its place keeps; one that all places share, which `profile gpu`
+# has.
 STARTERS = {
     "cold": 'CUDA_CACHE_PATH=$(mktemp -d -p "$PWD" cache.XXXXXX) exec "$0" "$@"',
     "kept": 'place=host; [ $$ != 1 ] || place=container; mkdir -p kept-$place; CUDA_CACHE_PATH=$PWD/kept-$place exec "$0" "$@"',
@@ -93,7 +94,12 @@ def record(lab, options, keep, raw=None):
     prepare()
     # Sizes first. Translation needs no long programs.
     plan = [(program, "cubin", "shared", PROGRAMS[program][1], 6) for program in PROGRAMS]
-    plan += [(program, code, cache, SHORT, 3) for program in JIT_PROGRAMS for code in CODES for cache in (CACHES if code != "cubin" else ["shared"])]
+    plan += [
+        (program, code, cache, SHORT, 3)
+        for program in JIT_PROGRAMS
+        for code in CODES
+        for cache in (CACHES if code != "cubin" else ["shared"])
+    ]
     for program, code, cache, steps, runs in plan:
         if time.monotonic() > until - 12:
             raw["broken"].append(f"{program}, {code}, {cache}: no time left")
@@ -165,14 +171,23 @@ def draw(raw, studied, out):
     runtime = next((arm["runtime"] for arm in raw["arms"]), "")
     out.say(f"## {TITLE}")
     out.say(
-        f"{raw['gpu']}; {runtime}. Code is compiled before (`bench --compile`), and the CPU checks no answers (`CHECK=no`). Medians (smallest to "
+        f"{raw['gpu']}; {runtime}. Code is compiled before (`bench --compile`), and the CPU checks no answers (`CHECK=no`). Medians "
+        "(smallest to "
         "largest), milliseconds."
     )
     rows = []
     for arm in sized:
         kernels = {run["sums"]["kernels"] for run in arm["runs"] if "sums" in run}
-        cells = [*of_both(arm, WALL, False), *of_both(arm, INSIDE), said(of(arm, False, part)), said(of(arm, False, share)), said(of(arm, True, share))]
-        rows.append([arm["program"], len(of(arm, False, WALL, False)), *cells, "yes" if kernels == {arm["launches"]} else str(sorted(kernels))])
+        cells = [
+            *of_both(arm, WALL, False),
+            *of_both(arm, INSIDE),
+            said(of(arm, False, part)),
+            said(of(arm, False, share)),
+            said(of(arm, True, share)),
+        ]
+        rows.append(
+            [arm["program"], len(of(arm, False, WALL, False)), *cells, "yes" if kernels == {arm["launches"]} else str(sorted(kernels))]
+        )
     head = ["program, machine code", "runs", "native", "container", "ratio", "from cuInit() on, native", "container", "ratio"]
     out.table([*head, "kernels, % of that, native", "of kernels and calls, %, native", "container", "all kernels traced"], rows)
     out.say(
@@ -184,13 +199,18 @@ def draw(raw, studied, out):
         out.table(["", "native", "container", "ratio"], [[name, *of_both(arm, value)] for name, value in ROWS])
     out.say("### Translating code")
     out.say(
-        f"{SHORT} steps of each. *cubin*: machine code for this GPU; *exact*: PTX for it (compute_90); *old*: PTX for compute_50. *cold*: a "
-        "cache of translated code that is new in each run, as in a container that is made anew; *kept*: one of the host's and one of the container's "
-        "own, as in a container that is started again; *shared*: one that the host and all containers have. Only loading is translation; the first run "
+        f"{SHORT} steps of each. *cubin*: machine code for this GPU; *exact*: PTX for it (compute_90); *old*: PTX for compute_50. *cold*: "
+        "a "
+        "cache of translated code that is new in each run, as in a container that is made anew; *kept*: one of the host's and one of the "
+        "container's "
+        "own, as in a container that is started again; *shared*: one that the host and all containers have. Only loading is translation; "
+        "the first run "
         "of *kept* and *shared* fills the cache and is not traced."
     )
     rows = [[name_of(arm), len(of(arm, False, MODULE)), *of_both(arm, MODULE), *of_both(arm, WALL, False)] for arm in translated]
-    out.table(["program, code, cache", "runs", "loading code, native", "container", "ratio", "end to end, native", "container", "ratio"], rows)
+    out.table(
+        ["program, code, cache", "runs", "loading code, native", "container", "ratio", "end to end, native", "container", "ratio"], rows
+    )
     for line in broken(raw):
         out.say(line)
     figures(sized, translated, out)
@@ -204,11 +224,18 @@ def figures(sized, translated, out):
     from lab import plot
 
     places = {"native": False, "container": True}
-    bars = [(f"{arm['program']}, {name}", [spread(of(arm, place, value)).median for _, value in ROWS]) for arm in sized for name, place in places.items()]
+    bars = [
+        (f"{arm['program']}, {name}", [spread(of(arm, place, value)).median for _, value in ROWS])
+        for arm in sized
+        for name, place in places.items()
+    ]
     parts = [name for name, _ in ROWS]
     with out.figure("figure-gpu", "GPU and driver calls, without waiting", **plot.bars_height(bars, parts[:-1])) as axes:
         plot.bars(axes, [(name, values[:-1]) for name, values in bars], parts[:-1], "time (ms)")
-    rows = [(name_of(arm), {name: spread(of(arm, place, MODULE)) for name, place in places.items() if of(arm, place, MODULE)}) for arm in translated]
+    rows = [
+        (name_of(arm), {name: spread(of(arm, place, MODULE)) for name, place in places.items() if of(arm, place, MODULE)})
+        for arm in translated
+    ]
     series = {"native": plot.VARIANTS["native"], "container": plot.VARIANTS["elbowroom"]}
     with out.figure("figure-gpu-code", "Loading code", **plot.spreads_height(rows, series)) as axes:
         plot.spreads(axes, rows, series)

@@ -1,10 +1,11 @@
-"""What do GC threads, parallel regions and heaps that follow a view save, next to those that are sized once, and to the best that a hand can set?
+"""What do GC threads, parallel regions and heaps that follow a view save, next to those sized once, and to the best hand setting?
 
-The runtimes' figures of *Adaptive Resource Views for Containers* (HPDC'19): HotSpot's GC threads (2, 6, 7, 8, 9), OpenMP's regions (10) and HotSpot's heap
-(11, 12), with the paper's arms: as they come, as they ship today, as limits tell them, by hand, and as they follow a view.
+The runtimes' figures of *Adaptive Resource Views for Containers* (HPDC'19): HotSpot's GC threads (2, 6, 7, 8, 9), OpenMP's regions (10) and
+HotSpot's heap (11, 12), with the paper's arms: as they come, as they ship today, as limits tell them, by hand, and as they follow a view.
 
-Each container's runtime has as many threads as make the paper's number for each CPU of this machine (3.75 that collect, 5 of OpenMP): where that is not what it
-would have anyway, a preloaded library makes programs believe in another number of CPUs. Real programs (`lab/large/fetch`) come beside our own where they are."""
+Each container's runtime has as many threads as make the paper's number for each CPU of this machine (3.75 that collect, 5 of OpenMP): where
+that is not what it would have anyway, a preloaded library makes programs believe in another number of CPUs. Real programs
+(`lab/large/fetch`) come beside our own where they are."""
 
 from pathlib import Path
 
@@ -33,13 +34,24 @@ def common(parser):
     add("--crowds", type=lambda text: list(map(int, words(text))), metavar="N,...", help="of figure 12: 1, 5")
     add("--size", type=int, default=100, metavar="PERCENT", help="of the programs' work")
     add("--containers", type=int, default=5, help="that run at once")
-    add("--per-cpu", type=float, metavar="THREADS", help="for each CPU, of all containers together (the paper: 3.75 that collect, 5 of OpenMP)")
+    add(
+        "--per-cpu",
+        type=float,
+        metavar="THREADS",
+        help="for each CPU, of all containers together (the paper: 3.75 that collect, 5 of OpenMP)",
+    )
     add("--cpus", type=int, metavar="N", help="what programs are made to believe in, whatever --per-cpu says")
     add("--collector", choices=collect.COLLECTORS, default="parallel", help="of HotSpot")
     add("--quota", type=float, metavar="CPUS", help="of the container that has one, in figure 10; a quarter of the machine")
     add("--patience", type=float, metavar="S", help="how long an arm is waited for")
     add("--hard", type=int, default=1024, metavar="MIB", help="limit of figure 11's container")
-    add("--machine", type=int, default=heap.memory_mib() // 3, metavar="MIB", help="the cgroup that stands for the machine in figure 12; 0: the machine itself")
+    add(
+        "--machine",
+        type=int,
+        default=heap.memory_mib() // 3,
+        metavar="MIB",
+        help="the cgroup that stands for the machine in figure 12; 0: the machine itself",
+    )
     add("--touch", action="store_true", help="touch the machine's memory once before figure 12")
     add("--jdk", type=Path, metavar="HOME", help="instead of the one that is found")
     add("--lib", type=Path, default=CACHE / "lib", metavar="DIR", help="jars of the real programs")

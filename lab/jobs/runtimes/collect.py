@@ -54,15 +54,31 @@ def settings(raw):
     by_hand = {arm["arm"]: ([], False, "GC threads by hand") for arm in raw["arms"] if arm["arm"].startswith("hand ")}
     return {
         "vanilla": (VANILLA, False, f"no look at limits, always all {most} GC threads"),
-        "limits": (["-XX:-UseDynamicNumberOfGCThreads"], False, "container support, always all GC threads that HotSpot makes for the quota, as JDK 9 had it"),
+        "limits": (
+            ["-XX:-UseDynamicNumberOfGCThreads"],
+            False,
+            "container support, always all GC threads that HotSpot makes for the quota, as JDK 9 had it",
+        ),
         "dynamic": (DYNAMIC, False, f"no look at limits, HotSpot chooses among {most} at each collection"),
-        "stock": ([], False, "the JDK as it ships: container support, and HotSpot chooses among the threads that it makes for the quota, if there is one"),
+        "stock": (
+            [],
+            False,
+            "the JDK as it ships: container support, and HotSpot chooses among the threads that it makes for the quota, if there is one",
+        ),
         "hand": ([*DYNAMIC, f"-XX:ParallelGCThreads={part}"], False, f"{part} GC threads, by hand"),
         **by_hand,
         "mask": ([], False, "the JDK as it ships with two CPUs of its own for each container"),
-        "shares": ([f"-XX:ActiveProcessorCount={tenth}"], False, f"`-XX:ActiveProcessorCount={tenth}`, the share of one of {CROWD}, as JDK 10 had it"),
+        "shares": (
+            [f"-XX:ActiveProcessorCount={tenth}"],
+            False,
+            f"`-XX:ActiveProcessorCount={tenth}`, the share of one of {CROWD}, as JDK 10 had it",
+        ),
         "static limit": ([], False, "`-XX:ActiveProcessorCount=1`, the share of one of five containers, rounded up"),
-        "adaptive": (fixed, True, f"{raw.get('adaptive', '`elbowroom run --java`')}, and {most} GC threads to choose from, as in the paper"),
+        "adaptive": (
+            fixed,
+            True,
+            f"{raw.get('adaptive', '`elbowroom run --java`')}, and {most} GC threads to choose from, as in the paper",
+        ),
         "shipped": ([], True, "`elbowroom run --java` alone"),
     }
 
@@ -75,7 +91,11 @@ def groups(raw, options, real):
     there = [name for name in WANTED[figure] if real or name not in places.REAL]
     counts = {7: sorted({2, min(5, cpus // 2), min(10, cpus // 2)}), 8: [1]}.get(figure, [options.containers])
     arms = chosen(options.arms, ARMS[figure], "arm")
-    return [[{"program": program, "containers": count, "arm": arm} for arm in arms] for program in chosen(options.programs, there, "program") for count in counts]
+    return [
+        [{"program": program, "containers": count, "arm": arm} for arm in arms]
+        for program in chosen(options.programs, there, "program")
+        for count in counts
+    ]
 
 
 def record(lab, stage, options, keep, raw=None):
@@ -124,7 +144,15 @@ def command(stage, raw, index, name, options, scale):
 
 def java(place, raw, log):
     """As many threads compile under every arm: GC threads are what is compared."""
-    return [place.java, f"-XX:+Use{COLLECTORS[raw['collector']]}", f"-XX:CICompilerCount={raw['compilers']}", "-XX:-UsePerfData", gclog.OPTION.format(log), "-cp", place.classes]
+    return [
+        place.java,
+        f"-XX:+Use{COLLECTORS[raw['collector']]}",
+        f"-XX:CICompilerCount={raw['compilers']}",
+        "-XX:-UsePerfData",
+        gclog.OPTION.format(log),
+        "-cp",
+        place.classes,
+    ]
 
 
 def tell(stage, raw, program, containers, arm):
@@ -163,7 +191,9 @@ def report(stage, index, program):
 
 def total_s(raw):
     """The mean over containers; a machine that did not end counts with the patience that was had with it."""
-    return lambda arm: mean(machine["total_ms"] / 1e3 if machine["total_ms"] is not None else raw["patience_s"] for machine in arm["machines"])
+    return lambda arm: mean(
+        machine["total_ms"] / 1e3 if machine["total_ms"] is not None else raw["patience_s"] for machine in arm["machines"]
+    )
 
 
 def gc_s(arm):
@@ -178,7 +208,10 @@ def ends(values):
 def study(raw):
     """A row of each program, number of containers and arm."""
     rows = []
-    total, base = total_s(raw), raw["arms"][0:1] and next(name for name in ARMS[raw["figure"]] if any(arm["arm"] == name for arm in raw["arms"]))
+    total, base = (
+        total_s(raw),
+        raw["arms"][0:1] and next(name for name in ARMS[raw["figure"]] if any(arm["arm"] == name for arm in raw["arms"])),
+    )
     for program, count in unique((arm["program"], arm["containers"]) for arm in raw["arms"]):
         mine = [arm for arm in raw["arms"] if (arm["program"], arm["containers"]) == (program, count)]
         for name in [name for name in settings(raw) if any(arm["arm"] == name for arm in mine)]:
@@ -215,18 +248,23 @@ def explain(raw):
     quota = f"a quota of {raw['quota']:g} CPUs" if raw["quota"] else "no quota"
     scene = {
         2: f"{count} containers, each with {quota} and an equal share, run the same program at the same time.",
-        7: "Containers run the same program at the same time: with a mask of two CPUs each, no two the same, or without a mask and with a view.",
+        7: "Containers run the same program at the same time: with a mask of two CPUs each, or without a mask and with a view.",
         8: "One container among others with equal shares that keep all CPUs busy and end one after another.",
     }.get(raw["figure"], f"{count} containers with equal shares run the same program at the same time.")
     heaps = ", ".join(f"{name} {heap} MiB" for name, heap in raw["heaps"].items() if any(arm["program"] == name for arm in raw["arms"]))
-    believed = "" if raw["believed"] == cpus else f" Programs are made to believe in {raw['believed']} CPUs by a preloaded library; there are {cpus}."
+    believed = (
+        ""
+        if raw["believed"] == cpus
+        else f" Programs are made to believe in {raw['believed']} CPUs by a preloaded library; there are {cpus}."
+    )
     known = settings(raw)
     arms = "; ".join(f"*{name}*: {known[name][2]}" for name in known if any(arm["arm"] == name for arm in raw["arms"]))
     threads = f"{raw['most'] * count / cpus:.2g}" if raw["figure"] not in (7, 8) else None
     ratio = f" {raw['most']} GC threads in {count} containers are {threads} for each CPU (the paper: 3.75)." if threads else ""
     collector = COLLECTORS[raw["collector"]]
     return (
-        f"{scene}{believed}{ratio} HotSpot {raw['java']}, {collector}, {raw['threads']} threads of the program and {raw['compilers']} that compile in each "
+        f"{scene}{believed}{ratio} HotSpot {raw['java']}, {collector}, {raw['threads']} threads of the program and {raw['compilers']} that "
+        "compile in each "
         f"machine under every arm; heaps: {heaps}. {arms}. Elbowroom's agent runs under every arm."
     )
 
@@ -247,8 +285,10 @@ def draw(raw, rows, out):
         table.append([name, row["runs"], *values, between(row["used"]), between(row["there"]), said(row["cpu"])])
     out.table([*head, "GC threads used", "there are", "CPU, s"], table)
     out.say(
-        "Medians (smallest to largest) of the mean over the containers of a run; of each container, over all of them. Ratios are within a round. Time is from "
-        "the common start of all containers to the program's end; collecting is all pauses in it. CPU time is the container's, its start included."
+        "Medians (smallest to largest) of the mean over the containers of a run; of each container, over all of them. Ratios are within a "
+        "round. Time is from "
+        "the common start of all containers to the program's end; collecting is all pauses in it. CPU time is the container's, its start "
+        "included."
     )
     for line in broken(raw):
         out.say(line)

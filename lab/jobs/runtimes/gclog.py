@@ -10,8 +10,8 @@ LENGTH = re.compile(r" ([\d.]+)ms$")
 
 
 def pauses(text, since_ms=0):
-    """[(end, ms, threads or None, threads there are or None)] of all pauses that ended after a moment of the machine. A line without an end is
-    that of a machine that was killed, and is left out; a line without decorations goes on with what the one before it said."""
+    """[(end, ms, threads or None, threads there are or None)] of all pauses that ended after a moment of the machine. A line without
+    an end is that of a machine that was killed, and is left out; one without decorations goes on with what the one before it said."""
     found, threads = [], {}
     for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines()):
         match = LINE.match(line)

@@ -13,7 +13,8 @@ from lab.sysinfo import field, load
 
 TITLES = {11: "Figure 11: heaps that may grow beyond the limit", 12: "Figure 12: heaps that together are more than the machine"}
 ARMS = {11: ["vanilla", "stock", "hand", "elastic"], 12: ["elastic", "vanilla", "hand", "stock"]}
-# Parts of the machine in figure 12: what lives in five containers (20 of 128 GB each), the limits of each (30 and 15 GB), the largest heap, the
+# Parts of the machine in figure 12: what lives in five containers (20 of 128 GB each), the limits of each (30 and 15 GB), the largest
+# heap, the
 # heap at the start, and the largest that fits five times.
 LIVE, HARD, SOFT, MOST, START, FITS = 0.78, 30 / 128, 15 / 128, 28 / 128, 4 / 128, 23 / 128
 # Figure 11: the program that does not fit makes trees of which this part of the limit lives; the others must not be harmed.
@@ -33,8 +34,24 @@ def sizes(figure, machine, hard):
     """In MiB."""
     part = lambda of: int(machine * of)
     if figure == 11:
-        return {"machine": None, "hard": hard, "soft": None, "most": machine // 4, "start": hard // 2, "live": int(hard * TREES), "hand": hard * 3 // 4}
-    return {"machine": machine, "hard": part(HARD), "soft": part(SOFT), "most": part(MOST), "start": part(START), "live": part(LIVE / 5), "hand": part(FITS)}
+        return {
+            "machine": None,
+            "hard": hard,
+            "soft": None,
+            "most": machine // 4,
+            "start": hard // 2,
+            "live": int(hard * TREES),
+            "hand": hard * 3 // 4,
+        }
+    return {
+        "machine": machine,
+        "hard": part(HARD),
+        "soft": part(SOFT),
+        "most": part(MOST),
+        "start": part(START),
+        "live": part(LIVE / 5),
+        "hand": part(FITS),
+    }
 
 
 def heap_options(arm, mib):
@@ -55,7 +72,10 @@ def groups(raw, options, real):
         there = ["trees", *(places.REAL if real else []), "xslt"]
         return [[{"program": name, "containers": 1, "arm": arm} for arm in arms] for name in chosen(options.programs, there, "program")]
     crowds = [count for count in CROWDS if not options.crowds or count in options.crowds]
-    return [[{"program": "grow", "containers": count, "arm": arm} for arm in arms if count > 1 or arm in ("vanilla", "elastic")] for count in crowds]
+    return [
+        [{"program": "grow", "containers": count, "arm": arm} for arm in arms if count > 1 or arm in ("vanilla", "elastic")]
+        for count in crowds
+    ]
 
 
 def record(lab, stage, options, keep, raw=None):
@@ -125,7 +145,12 @@ def tell(stage, raw, patience, program, containers, arm):
     stage.go([one for one in programs if one in stage.running])
     with Watch(stage) as watch:
         stage.wait([one for one in programs if one in stage.running], patience, look=True)
-    found = {"seconds": round(time.monotonic() - began, 1), "patience_s": round(patience), "load": load(), "machines": [report(stage, i, one) for i, one in enumerate(programs)]}
+    found = {
+        "seconds": round(time.monotonic() - began, 1),
+        "patience_s": round(patience),
+        "load": load(),
+        "machines": [report(stage, i, one) for i, one in enumerate(programs)],
+    }
     return {**found, **({"free_mib": watch.samples} if raw["figure"] == 12 else {})}
 
 
@@ -172,7 +197,7 @@ def heap_sample(line):
 
 
 def touch(mib, processes, patience):
-    """Touches memory once, by so many processes: what a virtual machine never had is given by its host now and not under the first arm. GiB/s."""
+    """Touches memory once, by so many processes, so that a virtual machine's host gives it now and not under the first arm. GiB/s."""
     share = mib // processes
     script = f"import mmap\nm=mmap.mmap(-1,{share}<<20)\nfor i in range(0,{share}<<20,4096): m[i]=1\n"
     first = lambda: Path("/proc/self/oom_score_adj").write_text("1000")
@@ -228,7 +253,8 @@ def explain(raw):
             "elastic": "vanilla's `-Xmx`, a view and the agent for HotSpot",
         }
         scene = (
-            f"A container with a hard limit of {amount('hard')} and no soft one; {swap}. `-Xms` of {amount('start')}. Of the trees of `trees` {amount('live')} live; the other programs "
+            f"A container with a hard limit of {amount('hard')} and no soft one; {swap}. `-Xms` of {amount('start')}. Of the trees of "
+            f"`trees` {amount('live')} live; the other programs "
             "need less than the limit."
         )
     else:
@@ -236,14 +262,20 @@ def explain(raw):
             "vanilla": f"`-Xmx` of {amount('most')}, no look at limits",
             "stock": "the JDK as it ships, whose heap is at most a quarter of the hard limit",
             "hand": f"`-Xmx` of {amount('hand')}" + (" and `-XX:NewRatio=8`" if mib["soft"] else ""),
-            "elastic": "vanilla's `-Xmx`, a view and the agent for HotSpot (`-javaagent:elbowroom-agent.jar=jmx=0`: what `elbowroom run --java` gives, with the bean from the start)",
+            "elastic": "vanilla's `-Xmx`, a view and the agent for HotSpot (`elbowroom-agent.jar=jmx=0`)",
         }
         total = 5 * mib["live"] / mib["machine"] * 100
-        host = f"a cgroup with a limit of {amount('machine')}, which stands for the machine" if raw["group"] else f"a machine that counts as {amount('machine')}"
+        host = (
+            f"a cgroup with a limit of {amount('machine')}, which stands for the machine"
+            if raw["group"]
+            else f"a machine that counts as {amount('machine')}"
+        )
         alone = f" ({mib['live_alone']} MiB in one alone)" if "live_alone" in mib else ""
         scene = (
-            f"Containers with a hard limit of {amount('hard')} and a soft limit (`memory.low` on cgroup v2) of {amount('soft')}, in {host}; {swap}. "
-            f"The paper's micro-benchmark makes 1 MiB and lets go of half of it until {amount('live')} live in each{alone}, five are {total:.0f} % of the machine, "
+            f"Containers with a hard limit of {amount('hard')} and a soft limit (`memory.low` on cgroup v2) of {amount('soft')}, in "
+            f"{host}; {swap}. "
+            f"The paper's micro-benchmark makes 1 MiB and lets go of half of it until {amount('live')} live in each{alone}, five are "
+            f"{total:.0f} % of the machine, "
             f"{raw['pace']}."
         )
     return " ".join([scene.strip(), machine, "; ".join(f"*{arm}*: {words[arm]}" for arm in words if arm in arms) + "."])
@@ -255,7 +287,15 @@ def draw(raw, rows, out):
     name = unit(raw)[0]
     out.say(f"## {TITLES[raw['figure']]}")
     out.say(explain(raw))
-    head = ["program, containers, arm", "runs", "programs", "time, s", "collecting, s", f"most committed, {name}", f"most of a container, {name}"]
+    head = [
+        "program, containers, arm",
+        "runs",
+        "programs",
+        "time, s",
+        "collecting, s",
+        f"most committed, {name}",
+        f"most of a container, {name}",
+    ]
     table = []
     for row in rows:
         ends = ", ".join(f"{count} {end}" for end, count in row["ends"].items())
@@ -266,7 +306,8 @@ def draw(raw, rows, out):
     out.say("Medians (smallest to largest) of the time and of all pauses are over the programs that finished.")
     if raw.get("touch_gib_s"):
         out.say(
-            f"Before the first arm 90 % of memory was touched once, at {raw['touch_gib_s']} GiB/s, so that the first arm does not pay for what the virtual machine had "
+            f"Before the first arm 90 % of memory was touched once, at {raw['touch_gib_s']} GiB/s, so that the first arm does not pay for "
+            "what the virtual machine had "
             "never used."
         )
     for line in broken(raw):

@@ -21,7 +21,12 @@ def of_today(raw):
 
 
 def machine(found):
-    return {**found, "outcome": OUTCOMES[found["outcome"]], "cpu_s": found.get("cpu_ms", 0) / 1e3, "threads": [[*change, None] for change in found.get("threads", [])]}
+    return {
+        **found,
+        "outcome": OUTCOMES[found["outcome"]],
+        "cpu_s": found.get("cpu_ms", 0) / 1e3,
+        "threads": [[*change, None] for change in found.get("threads", [])],
+    }
 
 
 def collect(raw, arms):
@@ -39,7 +44,13 @@ def collect(raw, arms):
         "heaps": HEAPS,
         "ends_s": [2, 3, 4, 5] if raw["figure"] == "neighbours" else [],
         "arms": [
-            {"round": number, "program": arm["program"], "containers": len(arm["machines"]), "arm": name(arm["variant"]), "machines": list(map(machine, arm["machines"]))}
+            {
+                "round": number,
+                "program": arm["program"],
+                "containers": len(arm["machines"]),
+                "arm": name(arm["variant"]),
+                "machines": list(map(machine, arm["machines"])),
+            }
             for number, arm in arms
         ],
     }
@@ -69,7 +80,14 @@ def openmp(raw, arms):
 def heap(raw, arms):
     sizes, beyond = raw["sizes"], raw["figure"] == "beyond_the_limit"
     alone, live = sizes["live"]
-    mib = {**sizes, "live": live, "most": sizes["heap"], "start": 16, "hand": sizes["hard"] * 3 // 4, **({} if beyond else {"live_alone": alone})}
+    mib = {
+        **sizes,
+        "live": live,
+        "most": sizes["heap"],
+        "start": 16,
+        "hand": sizes["hard"] * 3 // 4,
+        **({} if beyond else {"live_alone": alone}),
+    }
     return {
         **{key: raw[key] for key in ("collector", "java")},
         "mib": mib,

@@ -8,7 +8,8 @@ from lab.jobs.runtimes.stage import Broken, gated
 from lab.sysinfo import load
 
 TITLE = "Figure 10: OpenMP in containers"
-# NPB's programs, with the class that takes about a second on a fifth of 16 CPUs; ours in their manner, with rounds of about half a second of a CPU.
+# NPB's programs, with the class that takes about a second on a fifth of 16 CPUs; ours in their manner, with rounds of about half a second
+# of a CPU.
 NPB = {"cg": "A", "ep": "A", "ft": "A", "is": "B", "lu": "W", "mg": "A"}
 OURS = {"ep": 150, "cg": 1500, "mg": 200}
 SCENES = ["shares", "quota", "neighbours"]
@@ -156,15 +157,18 @@ def describe(raw, scene):
 
 def explain(raw):
     loads = [arm["load"][2] for arm in raw["arms"]]
-    which = "NPB 3.3's OpenMP programs, gfortran and gcc with libgomp; classes " + ", ".join(f"{k.upper()}.{c}" for k, c in raw["npb"].items()) if raw["npb"] else (
-        f"Kernels in C in the manner of the NAS benchmarks, with gcc's OpenMP: EP has few long parallel regions, CG many short ones, MG both; sizes at {raw['scale'] * 100:.0f} %"
-    )  # fmt: skip
+    meanwhile = f"{min(loads, default=0):.1f} to {max(loads, default=0):.1f} meanwhile"
+    which = "Kernels in C in the manner of the NAS benchmarks, with gcc's OpenMP: EP has few long regions, CG many short ones, MG both"
+    which += f"; sizes at {raw['scale'] * 100:.0f} %"
+    if raw["npb"]:
+        classes = ", ".join(f"{name.upper()}.{letter}" for name, letter in raw["npb"].items())
+        which = f"NPB 3.3's OpenMP programs, gfortran and gcc with libgomp; classes {classes}"
     seen = f"Programs see the machine's {raw['cpus']} CPUs" if raw["believed"] == raw["cpus"] else (
         f"Programs are made to believe in {raw['believed']} CPUs by a preloaded library; there are {raw['cpus']}"
     )  # fmt: skip
     words = {
         "static": "a thread per CPU that is seen",
-        "dynamic": f"`OMP_DYNAMIC=true`, which takes the load average of 15 minutes ({min(loads, default=0):.1f} to {max(loads, default=0):.1f} meanwhile) from that",
+        "dynamic": f"`OMP_DYNAMIC=true`, which takes the load average of 15 minutes ({meanwhile}) from that",
         "passive": "`OMP_WAIT_POLICY=passive`",
         "spins": "`GOMP_SPINCOUNT=1000`",
         "hand N": "`OMP_NUM_THREADS=N`",
@@ -173,7 +177,8 @@ def explain(raw):
         "adaptive, own spins": "the library alone, with libgomp's own waiting",
     }
     there = {"hand N" if arm["arm"].startswith("hand") else arm["arm"] for arm in raw["arms"]}
-    each = f"{raw['believed'] * raw['containers'] / raw['cpus']:g} threads of {raw['containers']} static containers for each CPU (the paper: 5)"
+    per_cpu = raw["believed"] * raw["containers"] / raw["cpus"]
+    each = f"{per_cpu:g} threads of {raw['containers']} static containers for each CPU (the paper: 5)"
     arms = "; ".join(f"*{arm}*: {words[arm]}" for arm in words if arm in there)
     return f"{which}. {seen}: {each}. {arms}. Elbowroom's agent runs under every arm."
 
@@ -189,7 +194,9 @@ def draw(raw, rows, out):
         for row in mine:
             lost = f"{row['cut']} of {row['all']}" if row["cut"] else f"{row['wrong']} wrong" if row["wrong"] else "-"
             name = f"{row['kernel'].upper()}, {row['arm']}"
-            table.append([name, row["runs"], said(row["time"]), said(row["each"]), lost, between(row["widths"]), said(row["cpu"]), said(row["by"])])
+            table.append(
+                [name, row["runs"], said(row["time"]), said(row["each"]), lost, between(row["widths"]), said(row["cpu"]), said(row["by"])]
+            )
         out.say(f"### {scene}: {describe(raw, scene)}")
         out.table(head, table)
         pictures.openmp(raw, mine, TITLE, scene, describe(raw, scene), out)
@@ -197,7 +204,8 @@ def draw(raw, rows, out):
     out.say(f"Adaptive by the best hand setting: {best or '-'}.")
     out.say(
         "Time is what the program itself says. Medians (smallest to largest) of the mean over containers. A container that was not done "
-        f"{raw['patience_s']:g} s after the start was ended and counts with {raw['patience_s']:g} s, which is too little. Ratios are within a round."
+        f"{raw['patience_s']:g} s after the start was ended and counts with {raw['patience_s']:g} s, which is too little. Ratios are "
+        "within a round."
     )
     for line in broken(raw):
         out.say(line)

@@ -5,7 +5,8 @@ from lab.stats import spread
 
 GREY, PINK, ORANGE, RED, SKY, BLUE, GREEN = "#6e6e6e", "#cc79a7", "#e69f00", "#d55e00", "#56b4e9", "#0072b2", "#009e73"
 COLORS = {
-    "vanilla": GREY, "static": GREY, "limits": PINK, "static limit": PINK, "dynamic": ORANGE, "stock": RED, "mask": RED, "shares": "#8c510a", "hand": GREEN, "adaptive": BLUE,
+    "vanilla": GREY, "static": GREY, "limits": PINK, "static limit": PINK, "dynamic": ORANGE, "stock": RED, "mask": RED,
+    "shares": "#8c510a", "hand": GREEN, "adaptive": BLUE,
     "elastic": BLUE, "shipped": SKY, "passive": PINK, "spins": "#222222", "adaptive, 1000 spins": "#965a32", "adaptive, own spins": RED,
 }  # fmt: skip
 MORE = [GREEN, "#66c2a5", SKY, "#b2df8a", PINK]
@@ -19,8 +20,8 @@ def palette(names):
 
 
 def grouped(axes, groups, colors, found, label, log=False, line=None):
-    """Bars side by side in each group, of {(group, name): Spread}, with a bar from the smallest to the largest; a logarithmic axis where some are
-    far from others, and a dotted line at a value that others are compared with."""
+    """Bars side by side in each group, of {(group, name): Spread}, with a bar from the smallest to the largest; a logarithmic axis where
+    some are far from others, and a dotted line at a value that others are compared with."""
     from lab import plot
 
     width, values = 0.84 / len(colors), [value for value in found.values() if value]
@@ -68,7 +69,7 @@ def pages(groups, colors, panels, title, name, out, caption=""):
 
 
 def collect(raw, rows, title, out):
-    """Figures 2, 6, 8 and 9 by the first arm, as the paper has 2 and 6; figure 7 in seconds. In figure 8, the threads of the first program too."""
+    """Figures 2, 6, 8 and 9 by the first arm, as the paper has 2 and 6; figure 7 in seconds. In figure 8 threads too."""
     one = len({row["containers"] for row in rows}) == 1
     group = lambda row: row["program"] if one else f"{row['program']}, {row['containers']}"
     names = unique(row["arm"] for row in rows)
@@ -112,7 +113,10 @@ def openmp(raw, rows, title, scene, words, out):
 def beyond(rows, title, out):
     """Figure 11: time and collecting of those that finished."""
     programs, names = unique(row["program"] for row in rows), unique(row["arm"] for row in rows)
-    panels = [(label, {(row["program"], row["arm"]): spread(row[value]) for row in rows}, None, True) for label, value in (("time (s)", "time"), ("GC time (s)", "gc"))]
+    panels = [
+        (label, {(row["program"], row["arm"]): spread(row[value]) for row in rows}, None, True)
+        for label, value in (("time (s)", "time"), ("GC time (s)", "gc"))
+    ]
     pages(programs, palette(names), panels, title, "figure-11", out, "Those that finished.")
 
 

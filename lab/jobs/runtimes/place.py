@@ -1,12 +1,11 @@
-"""Where the programs of the runtimes' figures are, and what they are made to believe of the machine: in a checkout, or in a kit of `lab/large/pack`,
-which is a small one."""
+"""Where the programs of the runtimes' figures are, and what they are made to believe of the machine: in a checkout, or in a kit of
+`lab/large/pack`, which is a small one."""
 
 import os
 import re
 import shutil
 import struct
 import subprocess
-import sys
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,8 +41,8 @@ def gc_threads(cpus):
 
 
 def believed(cpus, containers, per_cpu, threads_of=lambda cpus: cpus):
-    """The CPUs of a machine on which as many containers have `per_cpu` threads for each CPU that there really is; the machine's own where these come as
-    near to it."""
+    """The CPUs of a machine on which as many containers have `per_cpu` threads for each CPU that there really is; the machine's own where
+    these come as near to it."""
     wanted = per_cpu * cpus / containers
     off = lambda n: abs(threads_of(n) - wanted)
     return min([cpus, *range(1, 65)], key=lambda n: (off(n), n != cpus))
@@ -100,7 +99,12 @@ def black(size):
     """A picture without colours, as PNG."""
     chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     rows = zlib.compress((b"\0" + b"\0\0\0" * size) * size)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0))
+        + chunk(b"IDAT", rows)
+        + chunk(b"IEND", b"")
+    )
 
 
 def neighbour(number, threads, seconds):
@@ -116,6 +120,3 @@ def compile_all(jdk):
     for program in (BUSY, KERNELS, PRETEND):
         c(program)
 
-
-if __name__ == "__main__":
-    compile_all(sys.argv[1])
