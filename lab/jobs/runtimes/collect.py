@@ -35,8 +35,8 @@ WANTED = {
     9: ["graph"],
 }
 ARMS = {
-    2: ["vanilla", "limits", "stock", "hand", "adaptive", "shipped"],
-    6: ["vanilla", "dynamic", "stock", "hand", "adaptive", "shipped"],
+    2: ["vanilla", "dynamic", "limits", "stock", "hand", "adaptive", "shipped"],
+    6: ["vanilla", "dynamic", "stock", "shares", "hand", "adaptive", "shipped"],
     7: ["mask", "adaptive"],
     8: ["vanilla", "dynamic", "stock", "shares", "adaptive", "shipped"],
     9: ["vanilla", "stock", "adaptive"],
@@ -48,7 +48,8 @@ VANILLA, DYNAMIC = ["-XX:-UseContainerSupport", "-XX:-UseDynamicNumberOfGCThread
 
 def settings(raw):
     """Name: (options of HotSpot, whether it has a view and the agent for HotSpot, what that is)."""
-    most, part, tenth = raw["most"], raw["part"], -(-raw["cpus"] // CROWD)
+    most, part, crowd = raw["most"], raw["part"], CROWD if raw["figure"] == 8 else raw["containers"]
+    share = -(-raw["cpus"] // crowd)
     concurrent = [f"-XX:ConcGCThreads={(most + 2) // 4}"] if raw["collector"] == "g1" else []
     fixed = [f"-XX:ParallelGCThreads={most}", *concurrent]
     by_hand = {arm["arm"]: ([], False, "GC threads by hand") for arm in raw["arms"] if arm["arm"].startswith("hand ")}
@@ -69,9 +70,9 @@ def settings(raw):
         **by_hand,
         "mask": ([], False, "the JDK as it ships with two CPUs of its own for each container"),
         "shares": (
-            [f"-XX:ActiveProcessorCount={tenth}"],
+            [f"-XX:ActiveProcessorCount={share}"],
             False,
-            f"`-XX:ActiveProcessorCount={tenth}`, the share of one of {CROWD}, as JDK 10 had it",
+            f"`-XX:ActiveProcessorCount={share}`, the share of one of {crowd}, as JDK 10 had it",
         ),
         "static limit": ([], False, "`-XX:ActiveProcessorCount=1`, the share of one of five containers, rounded up"),
         "adaptive": (
@@ -107,6 +108,7 @@ def record(lab, stage, options, keep, raw=None):
         "cpus": place.cpus,
         "believed": place.believed,
         "most": places.gc_threads(place.believed),
+        "containers": options.containers,
         "part": max(1, place.cpus // options.containers),
         "threads": max(2, place.believed),
         "compilers": max(2, min(4, place.cpus // 4)),
@@ -245,7 +247,7 @@ def title(raw):
 
 def explain(raw):
     cpus, count = raw["cpus"], max(arm["containers"] for arm in raw["arms"])
-    quota = f"a quota of {raw['quota']:g} CPUs" if raw["quota"] else "no quota"
+    quota = f"a quota of {raw['quota']:g} of {cpus} CPUs" if raw["quota"] else "no quota"
     scene = {
         2: f"{count} containers, each with {quota} and an equal share, run the same program at the same time.",
         7: "Containers run the same program at the same time: with a mask of two CPUs each, or without a mask and with a view.",

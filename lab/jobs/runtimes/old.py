@@ -40,6 +40,7 @@ def collect(raw, arms):
         "compilers": 2,
         "patience_s": 90,
         "quota": None,
+        "containers": raw["containers"],
         "adaptive": "a view and the agent for HotSpot alone",
         "heaps": HEAPS,
         "ends_s": [2, 3, 4, 5] if raw["figure"] == "neighbours" else [],
@@ -120,7 +121,7 @@ def large(raw):
         return {**raw, **more, "pace": pace, "mib": mib, "arms": arms}
     if "most" not in raw and raw["figure"] != 10:
         most, part, ends = gc_threads(raw["cpus"]), max(1, raw["cpus"] // 5), [i * 0.4 for i in range(1, 10)] if raw["figure"] == 8 else []
-        more = {"collector": "parallel", "java": "17", "believed": raw["cpus"], "most": most, "part": part, "patience_s": 25}
-        more |= {"heaps": LARGE_HEAPS, "ends_s": ends, "quota": raw["cpus"] / 2 if raw["figure"] == 2 else None}
+        more = {"containers": 5, "collector": "parallel", "java": "17", "believed": raw["cpus"], "most": most, "part": part}
+        more |= {"patience_s": 25, "heaps": LARGE_HEAPS, "ends_s": ends, "quota": raw["cpus"] / 2 if raw["figure"] == 2 else None}
         return {**more, **raw}
     return raw

@@ -68,8 +68,9 @@ def find(options, openmp=False):
 
 
 def java(home):
-    found = home / "bin/java" if home else shutil.which("java") or CACHE / "jdk/bin/java"
-    if not os.access(found, os.X_OK):
+    kit = CACHE / "jdk/bin/java"
+    found = home / "bin/java" if home else kit if kit.exists() else shutil.which("java")
+    if not found or not os.access(found, os.X_OK):
         raise Refused(f"{found} is not there: apt install openjdk-17-jdk-headless, or say --jdk HOME")
     return Path(found)
 
@@ -119,4 +120,3 @@ def compile_all(jdk):
     compiled(Path(jdk, "bin/java"), sorted((CACHE / "lib").glob("*.jar")))
     for program in (BUSY, KERNELS, PRETEND):
         c(program)
-
