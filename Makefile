@@ -135,9 +135,9 @@ bench: build ## what reads and updates cost, beside the kernel and the peer (20 
 	mkdir -p lab/results/$$(date +%F)-shim
 	$(MAKE) --no-print-directory --quiet -C shim bench > lab/results/$$(date +%F)-shim/ns.tsv
 
-lab: build ## the papers' experiments: LAB_ARGS="JOB ..."; without it, which there are and how long they last
-	@tools/setup lab
-	$(PYTHON) -m lab $(LAB_ARGS)
+lab: $(if $(LAB_ARGS),build) ## the papers' experiments: LAB_ARGS="JOB ..."; without it, which there are and how long they last
+	@$(if $(LAB_ARGS),tools/setup lab)
+	@$(PYTHON) -m lab $(LAB_ARGS)
 
 fuzz: ## every decoder of foreign bytes, FUZZ_SECONDS (60) each
 	@tools/setup fuzz

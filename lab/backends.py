@@ -1,9 +1,11 @@
 """The three things an experiment compares: nothing (the kernel's own files), lxcfs and Elbowroom. Each is started for itself, in private,
 and gives containers its files; what makes containers knows nothing of them."""
 
+import shutil
 from pathlib import Path
 
 from kit.wait import eventually
+from lab.job import Refused
 
 
 class Native:
@@ -39,6 +41,8 @@ class Lxcfs(Native):
 
     def __init__(self, lab):
         super().__init__(lab)
+        if not shutil.which("lxcfs"):
+            raise Refused("lxcfs is not here to compare with: tools/setup bench")
         self.at = lab.scope.directory / "lxcfs"
         self.at.mkdir()
         self.mount = lab.scope.add("mount", self.at)

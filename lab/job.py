@@ -54,7 +54,8 @@ def listing():
 
 def parser(name):
     job = find(name)
-    parser = argparse.ArgumentParser(f"python3 -m lab {name}", description=job.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(f"python3 -m lab {name}", description=job.__doc__, formatter_class=plain)
     common = parser.add_argument_group("every job")
     common.add_argument("--tag", help="a word for the name of the result's directory")
     common.add_argument("--results", type=Path, default=ROOT / "lab/results", metavar="DIR", help="where results go")

@@ -5,47 +5,67 @@ import os
 import random
 import subprocess
 import time
-from pathlib import Path
 
 from kit.agent import Agent
-from kit.process import descendants, pids
 from kit.wait import eventually
 from lab import cgroups, sysinfo
 from lab.backends import BACKENDS
 from lab.container import Container
 from lab.job import Refused
-from lab.scope import PREFIX, Scope
+from lab.scope import PREFIX, Scope, agent_pids, arguments
 
 
 class Lab:
-    """For as long as a `with` lasts. `random` is seeded, `resumed` are the raw numbers of the run to go on with, or None."""
+    """For as long as a `with` lasts. `random` is seeded."""
 
     def __init__(self, name, job, options):
         self.name, self.options = name, options
-        self.random, self.resumed, self.directory = random.Random(options.seed), None, None
+        self.random, self.directory = random.Random(options.seed), None  # where it is recorded, once there is something
         self.words = [word for word in (getattr(job, "tag", lambda _: None)(options), options.tag) if word]
         self.info = sysinfo.take(name, options.elbowroom, options.seed)
         if (self.info["commit"] or "").endswith("+") and not options.dirty:
-            raise Refused("files differ from the commit, so nobody could run this again: commit first, or say --dirty")
+            raise Refused("files differ from the commit, which could not be run again: commit first, or say --dirty")
+        self.earlier, self.earlier_s, self.goes_on, self.began = None, 0, not options.resume, time.monotonic()
         if options.resume:
-            self.directory = options.resume
-            self.resumed = json.loads((options.resume / "raw.json").read_text())
-        self.began = time.monotonic()
+            self.go_on(options.resume)
         self.scope = Scope()
         self.parent = f"{PREFIX}{os.getpid()}"  # of all cgroups of the run
+        self.containers = []
 
     def __enter__(self):
         self.scope.__enter__()
-        cgroups.make(self.scope, self.parent)
+        try:
+            cgroups.make(self.scope, self.parent)
+        except BaseException:
+            self.scope.__exit__()
+            raise
         return self
 
     def __exit__(self, *error):
         self.scope.__exit__(*error)
 
+    def go_on(self, directory):
+        """With the run that a directory has, whose time and commit count too."""
+        self.directory = directory
+        self.earlier, info = (json.loads((directory / name).read_text()) for name in ("raw.json", "sysinfo.json"))
+        if info["job"] != self.name:
+            raise Refused(f"{directory} holds a run of {info['job']}, not of {self.name}")
+        self.earlier_s = info["seconds"]
+        if info["commit"] != self.info["commit"]:
+            self.info["commit"] = f"{info['commit']}, {self.info['commit']}"
+
+    @property
+    def resumed(self):
+        """The raw numbers of the run to go on with, or None."""
+        self.goes_on = True
+        return self.earlier
+
     def keep(self, raw):
         """Writes raw numbers, and the machine's description. A job that takes long does so after every run: `redraw` and `--resume` work
         on what it leaves if it does not come to its end."""
-        self.info.update(load_after=sysinfo.load(), seconds=time.monotonic() - self.began)
+        if not self.goes_on:
+            raise Refused(f"{self.name} cannot go on with a run that was cut: leave out --resume")
+        self.info.update(load_after=sysinfo.load(), seconds=self.earlier_s + time.monotonic() - self.began)
         if self.directory is None:
             self.directory = new_directory(self.options.results, "-".join([self.info["date"], self.name, *self.words]))
         replace(self.directory / "raw.json", json.dumps(raw, separators=(",", ":")))
@@ -60,6 +80,7 @@ class Lab:
     def container(self, name, mounts=(), agent=None, **limits):
         """A container of `lab/container.py`, with a view of `agent` where one is given. `limits`: cpus, memory_mib, soft_mib."""
         container = Container(name, self.group(name, **limits), mounts)
+        self.containers.append(container)  # it ends with the last reference to it
         if agent:
             agent.attach(container)
         return container
@@ -101,16 +122,16 @@ class LabAgent(Agent):
         eventually(attached)
 
     def pids(self):
-        """Every process of it, as /proc says: unlike `status` it asks none that may just have been killed."""
-        roots = [pid for pid in pids() if os.fsencode(self.run_dir) in arguments(pid)]
-        return sorted({*roots, *(below for pid in roots for below in descendants(pid))})
+        """Every process of it."""
+        return agent_pids(self.run_dir)
 
     def role(self, name):
         """The process of a role: "supervisor", "policy", "view-server", or "api-server", which the agent does not tell; None where it is
         being started."""
         if name == "api-server":
             return next((pid for pid in self.pids() if name.encode() in arguments(pid)), None)
-        return self.status()["pids"][name.replace("-", "_")]
+        pids = (self.status() or {}).get("pids", {})
+        return pids.get(name.replace("-", "_")) or None
 
     def close(self):
         """Stops it as a service manager does."""
@@ -122,13 +143,6 @@ class LabAgent(Agent):
 
     def __exit__(self, *_):
         self.close()
-
-
-def arguments(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return []
 
 
 def new_directory(results, base):

@@ -4,6 +4,7 @@ than in a legend, units on every axis. `out.figure` makes the axes; these functi
 import functools
 import io
 import math
+import re
 
 import matplotlib
 
@@ -30,8 +31,8 @@ matplotlib.rcParams.update({
 
 
 def new(title, height, rows=1, head=HEAD, left=84, right=150, foot=FOOT, gap=26):
-    """A figure of so many plots above one another over the same x axis, `height` pixels in all; its axes, an array where there are
-    several. Margins are in pixels; `right` is where the names of lines are."""
+    """A figure, `height` pixels in all, of so many plots above one another over the same x axis; its axes, an array of several.
+    Margins are in pixels; `right` is where the names of lines are."""
     figure, axes = plt.subplots(rows, 1, sharex=True, figsize=(WIDTH / 72, height / 72))
     one = (height - head - foot - gap * (rows - 1)) / rows
     figure.subplots_adjust(left / WIDTH, foot / height, 1 - right / WIDTH, 1 - head / height, hspace=gap / one)
@@ -43,11 +44,14 @@ def save(figure, path):
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     plt.close(figure)
-    path.write_text(text.getvalue().replace('pt"', '"', 2))  # of width and height: in pixels
+    # Width and height are in pixels, and a hundredth of one is enough. A path is one line.
+    svg = re.sub(r"(\.\d\d)\d+", r"\1", text.getvalue().replace('pt"', '"', 2))
+    path.write_text(re.sub(r" \n(?=[A-Zz\"])", "", svg))
 
 
-def axis(axes, name, label, write=plain, log=False, limits=None):
-    """Labels an axis ("x" or "y"): quantity and unit, how a value is written at a tick, whether it is logarithmic, and its ends."""
+def axis(axes, name, label, write=plain, log=False, limits=None, ticks=8):
+    """Labels an axis ("x" or "y"): quantity and unit, how a value is written at a tick, whether it is logarithmic, its ends, and about how
+    many ticks it has."""
     one = getattr(axes, f"{name}axis")
     one.set_label_text(label)
     if log:
@@ -55,7 +59,7 @@ def axis(axes, name, label, write=plain, log=False, limits=None):
         one.set_major_locator(LogLocator(base=10, numticks=12))
         one.set_minor_locator(NullLocator())
     else:
-        one.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
+        one.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 2.5, 5, 10]))
     one.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
     if limits:
         getattr(axes, f"set_{name}lim")(*limits)
@@ -88,28 +92,42 @@ def cycle(colors):
         yield from colors
 
 
+def panels(count):
+    """Options of `out.figure` for so many plots above one another, with a caption by `legend`."""
+    one = min(max(620 // max(count, 1), 128), 210)
+    return {"rows": count, "height": 62 + one * count + 48, "head": 84, "right": 24, "gap": 24, "foot": 48}
+
+
 def title(axes, text):
     """Of one of several plots: written above it."""
     axes.set_title(text, size=14, loc="left", pad=5)
 
 
+def thin(points):
+    """Less those that say what the points before and after them say."""
+    return [here for before, here, after in zip([None, *points], points, [*points[1:], None])
+            if not before or not after or not before[1] == here[1] == after[1]]  # fmt: skip
+
+
 def steps(axes, points, **style):
     """A value that holds until the next point."""
-    axes.step(*zip(*points), where="post", **style) if points else None
+    axes.step(*zip(*thin(points)), where="post", **style) if points else None
 
 
 def area(axes, points, **style):
     """What is under a line, filled."""
-    axes.fill_between(*zip(*points), **{"alpha": 0.45, "linewidth": 0, **style}) if points else None
+    points = thin(points) or [(0, 0)]
+    axes.fill([points[0][0], *(x for x, _ in points), points[-1][0]], [0, *(y for _, y in points), 0], alpha=0.45, linewidth=0, **style)
 
 
 def legend(axes, named, caption="", height=440):
-    """Says above the plots, at the height of a caption, whose colour is which: {name: colour}."""
+    """Says above the plots what is drawn how, and whose colour is which: {name: colour}. `height` is the figure's."""
     figure, y = axes.figure, 1 - 42 / height
     figure.text(16 / WIDTH, y, caption, size=14, va="center")
     handles = [Line2D([], [], color=color, linewidth=3, label=name) for name, color in named.items()]
     if handles:
-        figure.legend(handles=handles, loc="center right", bbox_to_anchor=(1 - 10 / WIDTH, y), ncols=len(handles), borderpad=0, handlelength=1.3)
+        at = {"loc": "center right", "bbox_to_anchor": (1 - 10 / WIDTH, y)}
+        figure.legend(handles=handles, ncols=len(handles), borderpad=0, handlelength=1.3, **at)
 
 
 def spreads_height(rows, series):
@@ -131,8 +149,7 @@ def spreads(axes, rows, series):
             axes.plot([spread.median], [y], "o", color=series[name], markersize=10)
     rows_of(axes, [name for name, _ in rows])
     handles = [Line2D([], [], color=color, marker="o", linestyle="", markersize=10, label=name) for name, color in series.items()]
-    height = axes.figure.get_figheight() * 72
-    axes.figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(240 / WIDTH, 1 - 36 / height), ncols=4, borderpad=0, handletextpad=0.2)
+    key(axes, handles, 240, handletextpad=0.2)
 
 
 def rows_of(axes, names):
@@ -160,8 +177,13 @@ def bars(axes, bars, parts, label):
     rows_of(axes, [name for name, _ in bars])
     axis(axes, "x", label, limits=(0, max((sum(values) for _, values in bars), default=1) * 1.05 or 1))
     handles = [plt.Rectangle((0, 0), 1, 1, color=part_color(k), label=name) for k, name in enumerate(parts)]
-    height = axes.figure.get_figheight() * 72
-    axes.figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(10 / WIDTH, 1 - 36 / height), ncols=4, borderpad=0, handlelength=0.9)
+    key(axes, handles, 10, handlelength=0.9)
+
+
+def key(axes, handles, left, **style):
+    """A legend below the title, so many pixels from the left."""
+    at = {"loc": "upper left", "bbox_to_anchor": (left / WIDTH, 1 - 36 / (axes.figure.get_figheight() * 72))}
+    axes.figure.legend(handles=handles, ncols=4, borderpad=0, **at, **style)
 
 
 @functools.cache

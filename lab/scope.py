@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from kit import cgroup
-from kit.process import Process, holders
+from kit.process import Process, comm, descendants, holders, pids
 from kit.wait import eventually
 
 PREFIX = "elbowroom-lab-"
@@ -92,9 +92,7 @@ def remove_group(path):
 
     def gone():
         for directory in filter(Path.is_dir, directories):
-            for pid in (directory / "cgroup.procs").read_text().split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+            signal_all(map(int, (directory / "cgroup.procs").read_text().split()), signal.SIGKILL)
             with contextlib.suppress(OSError):
                 directory.rmdir()
         return not any(map(Path.is_dir, directories))
@@ -129,7 +127,7 @@ def end_process(pid, started):
     process = Process(int(pid))
     if process.started != started or not process.alive():
         return reap(pid)
-    os.kill(process.pid, signal.SIGTERM)
+    signal_all([process.pid], signal.SIGTERM)
     deadline = time.monotonic() + 2
     while process.alive() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -137,19 +135,56 @@ def end_process(pid, started):
     reap(pid)
 
 
+def agent_pids(run_dir):
+    """Every process of an agent that lives, as /proc says: unlike its status, this asks none that may just have been killed. A supervisor
+    that another started is known by the lock that it holds."""
+    roots = {*holders(run_dir), *(pid for pid in pids() if os.fsencode(run_dir) in arguments(pid))}
+    return sorted(pid for pid in roots.union(*map(descendants, roots)) if Process(pid).alive())
+
+
+def arguments(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 def end_agent(run_dir):
-    """Whatever holds files of an agent's run directory, and what it mounted there."""
+    """Asks an agent to stop, as a service manager does. Then kills what is left at one moment, so that none can start another, and takes
+    away what it mounted."""
+    signal_all((pid for pid in agent_pids(run_dir) if comm(pid) == "elbowroom-super"), signal.SIGTERM)
 
     def gone():
-        alive = [Process(pid) for pid in holders(run_dir)]
-        for process in alive:
-            process.kill()
-            reap(process.pid)
+        alive = agent_pids(run_dir)
+        if time.monotonic() > deadline:
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                signal_all(alive, number)
         return not alive
 
+    deadline = time.monotonic() + 5
     eventually(gone)
     for name in ("private/views", "pages"):
         remove_mount(f"{run_dir}/{name}")
+
+
+def end_docker(home, namespace):
+    """kit's Docker daemon, which ends its containers; one that was killed left them to shims of its containerd namespace."""
+    daemons = [Process(pid) for pid in pids() if os.fsencode(f"{home}/pid") in arguments(pid)]
+    signal_all((daemon.pid for daemon in daemons), signal.SIGTERM)
+    with contextlib.suppress(AssertionError):
+        eventually(lambda: not any(daemon.alive() for daemon in daemons), within=40)
+    shims = [pid for pid in pids() if os.fsencode(namespace) in arguments(pid)]
+    left = [Process(pid) for pid in {*shims, *(below for pid in shims for below in descendants(pid))}]
+    signal_all((process.pid for process in left), signal.SIGKILL)
+    eventually(lambda: not any(process.alive() for process in left))
+    for process in (*daemons, *left):
+        reap(process.pid)
+
+
+def signal_all(numbers, signal_number):
+    for pid in numbers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal_number)
 
 
 def docker(*words):
@@ -175,6 +210,7 @@ KINDS = {
     "swap": remove_swap,
     "process": end_process,
     "agent": end_agent,
+    "docker": end_docker,
     "docker-container": lambda name: docker("rm", "--force", "--volumes", name),
     "docker-image": lambda name: docker("rmi", "--force", name),
 }
@@ -185,7 +221,7 @@ def clean():
     found = 0
     for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         ledger = directory / "made"
-        things = list(map(json.loads, ledger.read_text().splitlines())) if ledger.exists() and directory.owner() == "root" else []
+        things = list(map(json.loads, ledger.read_text().splitlines())) if ledger.exists() and directory.stat().st_uid == 0 else []
         if not things:
             continue
         process = Process(int(things[0][1]))

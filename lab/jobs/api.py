@@ -37,15 +37,14 @@ def options(parser):
 def record(lab, options):
     for number in range(options.containers):
         lab.container(f"api-{number}", memory_mib=MIB)
-    raw = {"containers": options.containers, "seconds": options.seconds, "windows": []}
+    raw = lab.resumed or {"containers": options.containers, "seconds": options.seconds, "windows": []}
     ways = list(WAYS)
-    for number in range(options.rounds):
-        ways = ways[1:] + ways[:1]
-        for way in ways:
-            print(f"round {number + 1} of {options.rounds}: {WAYS[way]}", flush=True)
-            with lab.agent(f"agent-{number}-{way}", f"api.enabled = {str(way != 'off').lower()}", prefix="api-") as agent:
-                raw["windows"].append({"round": number, "way": way, **window(agent, way, options)})
-            lab.keep(raw)
+    order = [(number, ways[(number + 1 + turn) % len(ways)]) for number in range(options.rounds) for turn in range(len(ways))]
+    for number, way in order[len(raw["windows"]):]:
+        print(f"round {number + 1} of {options.rounds}: {WAYS[way]}", flush=True)
+        with lab.agent(f"agent-{number}-{way}", f"api.enabled = {str(way != 'off').lower()}", prefix="api-") as agent:
+            raw["windows"].append({"round": number, "way": way, **window(agent, way, options)})
+        lab.keep(raw)
     return raw
 
 
@@ -64,7 +63,8 @@ def window(agent, way, options):
     # Views are measured once, and history has its first block: what comes after that is the same every second.
     time.sleep(3)
     connections = multiprocessing.Value("Q")
-    visitors = [multiprocessing.Process(target=visit, args=(agent.run_dir / "api.sock", connections), daemon=True) for visit in VISITORS[way]]
+    where = (agent.run_dir / "api.sock", connections)
+    visitors = [multiprocessing.Process(target=visit, args=where, daemon=True) for visit in VISITORS[way]]
     for visitor in visitors:
         visitor.start()
     cpu = lambda: {name: usage(pid)["cpu_s"] for name, pid in roles.items()}
@@ -182,15 +182,17 @@ def study(raw):
         rows[way] = [sum(w[sums[name]] for w in windows) if name in sums else spread(values[name]) for name in figures]
     sizes = next(([w[key] for key in ("snapshot_bytes", "metrics_bytes")] for w in raw["windows"] if w["snapshot_bytes"]), None)
     rounds = max(w["round"] for w in raw["windows"]) + 1
-    return {"containers": raw["containers"], "seconds": raw["seconds"], "rounds": rounds, "figures": list(figures), "rows": rows, "sizes": sizes}
+    of_raw = {key: raw[key] for key in ("containers", "seconds")}
+    return {**of_raw, "rounds": rounds, "figures": list(figures), "rows": rows, "sizes": sizes}
 
 
 def draw(studied, out):
     out.say(
-        f"{studied['containers']} containers with one sleeping process each, agents in turn for {studied['seconds']} s, {studied['rounds']} "
-        'rounds; medians (smallest to largest). CPU is in percent of one. "Attacked": five clients that connect as fast as they can over '
-        "the unix socket, send garbage, or half a request, or ask for the stream and for everything and read nothing, or ask for everything "
-        "over and over. A view's `meminfo` is opened, read and closed a thousand times a second meanwhile."
+        f"{studied['containers']} containers with one sleeping process each, agents in turn for {studied['seconds']} s, "
+        f"{studied['rounds']} rounds; medians (smallest to largest). CPU is in percent of one. "
+        '"Attacked": five clients that connect as fast as they can over '
+        "the unix socket, send garbage, or half a request, or ask for the stream and for everything and read nothing, or ask for "
+        "everything over and over. A view's `meminfo` is opened, read and closed a thousand times a second meanwhile."
     )
     cell = lambda value: str(value) if isinstance(value, int) else of_spread(value)
     out.table(["", *studied["figures"]], [[WAYS[way], *map(cell, row)] for way, row in studied["rows"].items()])

@@ -25,7 +25,7 @@ def options(parser):
     parser.add_argument("--containers", type=int, default=500, help="containers, each with one sleeping process")
     parser.add_argument("--cycles", type=int, default=20, help="how often they are made and removed")
     parser.add_argument("--stay-seconds", type=int, default=3, help="how long all of them stay")
-    parser.add_argument("--load-threads", type=int, default=2, help="threads that keep CPUs busy the whole time, in a container of their own")
+    parser.add_argument("--load-threads", type=int, default=2, help="threads that keep CPUs busy, in a container of their own")
 
 
 def record(lab, options):
@@ -64,10 +64,8 @@ def study(raw):
     # A process that is there only now and then, as the doctor, is left out.
     for name in raw["empty_before"].get("by_name", {}):
         trends[f"Own memory of {name} (MiB)"] = trend(raw, lambda usage: usage.get("by_name", {}).get(name, 0) / 1024)
-    series = {
-        name: {when: [(i + 1, of(one[key])) for i, one in enumerate(raw["cycles"])] for when, key in (("all containers", "full"), ("empty", "empty"))}
-        for name, (_, of) in RESOURCES.items()
-    }
+    points = lambda of, key: [(i + 1, of(one[key])) for i, one in enumerate(raw["cycles"])]
+    series = {name: {"all containers": points(of, "full"), "empty": points(of, "empty")} for name, (_, of) in RESOURCES.items()}
     return {"raw": raw, "trends": trends, "series": series}
 
 

@@ -90,7 +90,8 @@ def add(tallies):
     """What all readers counted for one method; means are weighted by reads."""
     reads = sum(tally["reads"] for tally in tallies)
     return {
-        "method": tallies[0]["method"], "reads": reads, **{key: sum(tally[key] for tally in tallies) for key in ("failed", "torn", "foreign")},
+        "method": tallies[0]["method"], "reads": reads,
+        **{key: sum(tally[key] for tally in tallies) for key in ("failed", "torn", "foreign")},
         "mean_ns": sum(tally["mean_ns"] * tally["reads"] for tally in tallies) / max(reads, 1),
         "max_ns": max(tally["max_ns"] for tally in tallies),
         "last_errno": next((tally["last_errno"] for tally in tallies[::-1] if tally["failed"]), 0),
@@ -104,18 +105,18 @@ def study(raw):
 
 def draw(studied, out):
     out.say(
-        f"{studied['times']} times `kill -9` in {studied['seconds']:.0f} s under {studied['containers']} readers: {studied['reads']} reads, "
-        f"{studied['failed']} failed, {studied['torn']} torn, {studied['foreign']} of another container."
+        f"{studied['times']} times `kill -9` in {studied['seconds']:.0f} s under {studied['containers']} readers: "
+        f"{studied['reads']} reads, {studied['failed']} failed, {studied['torn']} torn, {studied['foreign']} of another container."
     )
     every = studied["drop_every"]
     drops = f" and drops the page cache before every {every}th pass, so that those reads reach the view server" if every else ""
     interval = f"{studied['interval_us'] / 1e3:g}"
     out.say(f"Each reader passes over five ways of reading its container's /proc/meminfo every {interval} ms{drops}.")
-    failed = lambda tally: f"{tally['failed']} (errno {tally['last_errno']})" if tally["failed"] and tally["last_errno"] else tally["failed"]
+    errno = lambda tally: f" (errno {tally['last_errno']})" if tally["failed"] and tally["last_errno"] else ""
     out.table(
         ["method", "reads", "failed", "torn", "foreign", "mean", "longest"],
-        [[tally["method"], tally["reads"], failed(tally), tally["torn"], tally["foreign"], *map(nanoseconds, (tally["mean_ns"], tally["max_ns"]))]
-         for tally in studied["tallies"]],
+        [[tally["method"], tally["reads"], f"{tally['failed']}{errno(tally)}", tally["torn"], tally["foreign"],
+          nanoseconds(tally["mean_ns"]), nanoseconds(tally["max_ns"])] for tally in studied["tallies"]],
     )  # fmt: skip
     out.table(
         ["killed", "times", "replaced within, p50", "p99", "max", f"not within {WITHIN} s"],

@@ -79,10 +79,12 @@ def columns(measurements, variants):
 
 
 def draw(studied, out):
-    where = "The scheduler placed readers and daemons." if studied["pin"] is None else f"Readers and daemons ran on CPU {studied['pin']} only."
+    free = studied["pin"] is None
+    where = "The scheduler placed readers and daemons." if free else f"Readers and daemons ran on CPU {studied['pin']} only."
     out.say(
-        f"Microseconds per operation inside a container, {studied['iterations']} operations per thread and measurement, {studied['rounds']} "
-        'rounds, variants in turn within each round. Each figure is the median over rounds (smallest to largest). "open" is open + one '
+        f"Microseconds per operation inside a container, {studied['iterations']} operations per thread and measurement, "
+        f"{studied['rounds']} rounds, variants in turn within each round. Each figure is the median over rounds "
+        '(smallest to largest). "open" is open + one '
         'read of up to 64 KiB + close; "pread" is one pread at offset 0 of a held descriptor. The clock\'s own '
         f"{of_spread(studied['clock'])} ns are subtracted. {where}"
     )

@@ -107,7 +107,8 @@ def study(raw):
     phases = {variant: some for variant, some in phases.items() if some}
     # Without a daemon there is nothing to cost, and no answer to be wrong.
     said = lambda variant, name: variant != "native" or name.startswith(("reads", "latency", "failed"))
-    rows = {name: [spread(map(of, some)) if said(variant, name) else None for variant, some in phases.items()] for name, of in figures.items()}
+    cell = lambda variant, name, of: spread(map(of, phases[variant])) if said(variant, name) else None
+    rows = {name: [cell(variant, name, of) for variant in phases] for name, of in figures.items()}
     return {
         **{key: raw[key] for key in ("containers", "interval_ms", "seconds")}, "rounds": max(p["round"] for p in raw["phases"]) + 1,
         "variants": list(phases), "rows": rows, "latencies": {variant: nines(some) for variant, some in phases.items()},
@@ -124,13 +125,14 @@ def nines(phases):
 
 def percent(nines):
     """A place on the axis as people say it: whole percents have no fraction."""
-    return f"{100 * (1 - 10**-nines):.2f}".rstrip("0").rstrip(".") + " %"
+    return f"{100 * (1 - 10.0**-nines):.2f}".rstrip("0").rstrip(".") + " %"
 
 
 def draw(studied, out):
     out.say(
-        f"{studied['containers']} containers, each of which opens, reads and closes {' and '.join(FILES)} every {studied['interval_ms']} ms, "
-        f"for {studied['seconds']} s per phase, phases per variant: {studied['rounds']}, in turn. Each figure is the median over phases "
+        f"{studied['containers']} containers, each of which opens, reads and closes {' and '.join(FILES)} every "
+        f"{studied['interval_ms']} ms, for {studied['seconds']} s per phase, phases per variant: {studied['rounds']}, in turn. "
+        "Each figure is the median over phases "
         "(smallest to largest). CPU is user and system time of all the daemon's processes."
     )
     out.table(["per phase", *studied["variants"]], [[name, *map(of_spread, spreads)] for name, spreads in studied["rows"].items()])

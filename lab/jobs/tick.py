@@ -53,9 +53,9 @@ def study(raw):
     decided = all("views_us" in row for row in rows)
     figures = {name: of for name, of in FIGURES.items() if decided or "decide" not in name}
     setting = lambda row: (row["tier"], row["active_percent"], row["groups"])
-    settings = {
-        at: {name: spread(of(row) for row in rows if setting(row) == at) for name, of in figures.items()} for at in sorted(set(map(setting, rows)))
-    }
+    settings = {}
+    for at in sorted(set(map(setting, rows))):
+        settings[at] = {name: spread(of(row) for row in rows if setting(row) == at) for name, of in figures.items()}
     return {"rounds": max(row["round"] for row in rows) + 1, "figures": list(figures), "settings": settings}
 
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * reader - what runs inside the containers of elbowroom-lab's experiments.
+ * reader - what runs inside the containers of the lab's experiments.
  *
  * One static program without dependencies, so that the same bytes run in a container of the lab's own maker, in an
  * otherwise empty Docker image and in a virtual machine. The lab is its only caller: arguments are positional, times
