@@ -1,6 +1,8 @@
 """The parser of HotSpot's GC log."""
 
+import tempfile
 import unittest
+from pathlib import Path
 
 from lab.jobs.runtimes import gclog
 
@@ -47,8 +49,12 @@ class Pauses(unittest.TestCase):
         text += "[9ms][gc] GC(0) Pause Young (Normal) 2M->1M(8M) 1.5ms\n"
         self.assertEqual(gclog.pauses(text), [(9, 1.5, None, None)])
 
-    def test_a_log_that_is_not_there_has_no_pauses(self):
-        self.assertEqual(gclog.pauses(""), [])
+    def test_a_log_that_is_cut_or_not_there_is_read(self):
+        with tempfile.TemporaryDirectory() as directory:
+            log = Path(directory, "gc.log")
+            self.assertEqual(gclog.of_file(log), [])
+            log.write_text(f"{G1}[950ms][gc          ] GC(2) Pause Yo")
+            self.assertEqual(gclog.of_file(log, 817), [(910, 0.75, None, None)])
 
     def test_only_other_threads_than_before_are_a_change(self):
         found = [(10, 1.0, 2, 4), (20, 1.0, 2, 4), (25, 1.0, None, None), (30, 1.0, 1, 4), (40, 1.0, 2, 4)]

@@ -2,7 +2,7 @@
 
 from lab.jobs.runtimes import gclog, place as places
 from lab.jobs.runtimes.rounds import Clock, between, broken, chosen, mean, measure, said, unique, within
-from lab.jobs.runtimes.stage import Broken, text
+from lab.jobs.runtimes.stage import Broken
 from lab.job import Refused
 from lab.sysinfo import load
 
@@ -178,7 +178,7 @@ def tell(stage, raw, program, containers, arm):
 
 def report(stage, index, program):
     began = int(program.line("start") or 0)
-    pauses = gclog.pauses(text(stage.dir / f"gc-{index}.log") + "\n", began)
+    pauses = gclog.of_file(stage.dir / f"gc-{index}.log", began)
     changes = gclog.changes(pauses, began)
     used = [threads for _, _, threads, _ in pauses if threads is not None]
     return {

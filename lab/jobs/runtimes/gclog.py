@@ -32,6 +32,11 @@ def pauses(text, since_ms=0):
     return found
 
 
+def of_file(path, since_ms=0):
+    """The same of a log, which a machine that was killed at once has not."""
+    return pauses(path.read_text() if path.exists() else "", since_ms)
+
+
 def total_ms(found):
     return round(sum(pause[1] for pause in found), 1)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from lab.jobs.runtimes import collect, gclog, place as places
 from lab.jobs.runtimes.rounds import Clock, broken, chosen, measure, said, unique
-from lab.jobs.runtimes.stage import text
 from lab.sysinfo import field, load
 
 TITLES = {11: "Figure 11: heaps that may grow beyond the limit", 12: "Figure 12: heaps that together are more than the machine"}
@@ -176,7 +175,7 @@ class Watch:
 
 
 def report(stage, index, program):
-    pauses = gclog.pauses(text(stage.dir / f"gc-{index}.log") + "\n")
+    pauses = gclog.of_file(stage.dir / f"gc-{index}.log")
     samples = [sample for sample in map(heap_sample, program.said.splitlines()) if sample]
     step = len(samples) // 60 + 1
     return {
