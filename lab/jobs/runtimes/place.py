@@ -20,7 +20,7 @@ CACHE = ROOT / ".cache/large"
 AGENT = ROOT / "target/java/elbowroom-agent.jar"
 REAL = ["h2", "jython", "lusearch", "sunflow", "xalan"]
 # Tests of sysbench that end when they are told; the paper does not name its.
-SYSBENCH = ["cpu", "memory", "threads"]
+SYSBENCH = [["cpu"], ["memory", "--memory-total-size=100T"], ["threads"]]
 # The paper: 15 GC threads in each of five containers on 20 CPUs, and 20 threads of OpenMP.
 PER_CPU = {"gc": 3.75, "openmp": 5}
 
@@ -111,7 +111,7 @@ def black(size):
 def neighbour(number, threads, seconds):
     """The command that keeps CPUs busy for a while once it is told to: one of sysbench's tests, as in the paper, where that is here."""
     if shutil.which("sysbench"):
-        return gated(["sysbench", SYSBENCH[number % len(SYSBENCH)], f"--threads={threads}", f"--time={seconds}", "run"])
+        return gated(["sysbench", *SYSBENCH[number % len(SYSBENCH)], f"--threads={threads}", f"--time={seconds}", "run"])
     return [c(BUSY), threads, seconds * 1000]
 
 
