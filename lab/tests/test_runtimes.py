@@ -4,12 +4,15 @@ import argparse
 import contextlib
 import io
 import json
+import subprocess
+import tempfile
 import unittest
+from pathlib import Path
 
 from lab import ROOT
 from lab.jobs import large, runtimes
 from lab.jobs.runtimes import collect, heap, old, openmp, place, rounds
-from lab.jobs.runtimes.stage import Broken
+from lab.jobs.runtimes.stage import Broken, Program
 
 PARSER = argparse.ArgumentParser()
 runtimes.options(PARSER)
@@ -226,6 +229,28 @@ class Large(unittest.TestCase):
     def test_a_figure_has_its_part_of_the_time_that_is_left(self):
         self.assertEqual(large.share("12", ["12"], 100), 100)
         self.assertAlmostEqual(large.share("6", ["6", "2"], 170), 170 * 180 / 250)
+
+
+class Outcomes(unittest.TestCase):
+    def outcome(self, status, complaint="", cut_off=False):
+        with tempfile.NamedTemporaryFile("w") as complaints, subprocess.Popen(["true"], stdout=subprocess.PIPE) as process:
+            complaints.write(complaint)
+            complaints.flush()
+            program = Program("p", process, Path(complaints.name))
+            program.status, program.cut_off = status, cut_off
+            program.said = "ready\nstart 17\ndone 1234\n" if status == 0 else "ready\n"
+            return program.report()
+
+    def test_a_program_that_finished_says_how_long_it_took(self):
+        self.assertEqual(self.outcome(0), {"outcome": "finished", "total_ms": 1234, "cpu_s": None})
+
+    def test_a_program_that_did_not_finish_has_a_reason(self):
+        heap_space = "Exception in thread main java.lang.OutOfMemoryError: Java heap space"
+        self.assertEqual(self.outcome(1, heap_space)["outcome"], "OutOfMemoryError")
+        self.assertEqual(
+            [self.outcome(status)["outcome"] for status in (137, -9, 3)], ["killed for memory", "killed for memory", "failed (3)"]
+        )
+        self.assertEqual(self.outcome(-9, cut_off=True), {"outcome": "not finished", "total_ms": None, "cpu_s": None})
 
 
 class Kit(unittest.TestCase):

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from lab.jobs.runtimes import collect, gclog, place as places
 from lab.jobs.runtimes.rounds import Clock, broken, chosen, measure, said, unique
+from lab.jobs.runtimes.stage import Broken
 from lab.sysinfo import field, load
 
 TITLES = {11: "Figure 11: heaps that may grow beyond the limit", 12: "Figure 12: heaps that together are more than the machine"}
 ARMS = {11: ["vanilla", "stock", "hand", "elastic"], 12: ["elastic", "vanilla", "hand", "stock"]}
-# Parts of the machine in figure 12: what lives in five containers (20 of 128 GB each), the limits of each (30 and 15 GB), the largest
-# heap, the
-# heap at the start, and the largest that fits five times.
+# Parts of the machine in figure 12: what lives in five containers (20 of 128 GB each), the limits of each (30 and 15 GB), the largest heap,
+# the heap at the start, and the largest that fits five times.
 LIVE, HARD, SOFT, MOST, START, FITS = 0.78, 30 / 128, 15 / 128, 28 / 128, 4 / 128, 23 / 128
 # Figure 11: the program that does not fit makes trees of which this part of the limit lives; the others must not be harmed.
 TREES = 0.35
@@ -136,7 +136,7 @@ def tell(stage, raw, patience, program, containers, arm):
         programs.append(stage.start([*words, *program_words(stage, raw, program)], flags, elastic, oom="1000"))
     try:
         stage.ready(programs)
-    except Exception:
+    except Broken:
         # A program that cannot even begin, as in the part of a limit that is too small, is a result.
         if not any("OutOfMemoryError" in one.complaint() for one in programs):
             raise

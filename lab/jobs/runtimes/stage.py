@@ -173,11 +173,11 @@ class Stage:
             for program in list(left):
                 if look:
                     program.look()
-                if time.monotonic() > until and not program.cut_off:
-                    program.cut_off = True
-                    program.kill()
                 if self.reap(program):
                     left.remove(program)
+                elif time.monotonic() > until and not program.cut_off:
+                    program.cut_off = True
+                    program.kill()
             if time.monotonic() > until + 20 * PATIENCE:
                 raise Broken(f"{len(left)} programs cannot be ended")
 
