@@ -70,7 +70,7 @@ def figure(lab, options, keep, raw=None):
     """One figure's raw numbers, going on from what there is."""
     from lab.jobs.runtimes.stage import Stage
 
-    stage = Stage(lab, find(options, openmp=options.figure == 10))
+    stage = Stage(lab, find(options, openmp=options.figure == 10), f"run-{options.figure}")
     try:
         raw = FIGURES[options.figure].record(lab, stage, options, keep, raw)
     finally:

@@ -100,13 +100,12 @@ class Program:
 class Stage:
     """An agent that runs under every arm, and programs."""
 
-    def __init__(self, lab, place):
+    def __init__(self, lab, place, name="run"):
         self.lab, self.place, self.count, self.running, self.limit = lab, place, 0, [], None
         self.dir = lab.scope.directory
-        # The next name is another run's: nothing of it may be there.
         self.prefix = f"elbowroom-lab-{os.getpid()}"
         self.hold = f"elbowroom/{self.prefix}-hold"
-        self.agent = lab.agent("run", "recorder.enabled = false", "api.enabled = false")
+        self.agent = lab.agent(name, "recorder.enabled = false", "api.enabled = false")
         probe = [*self.runner("probe", True, ["--cpus", "1"]), "cat", "/sys/devices/system/cpu/online"]
         done = subprocess.run(probe, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
