@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
 import java.io.StringReader;
 import java.io.StringWriter;
 import java.lang.management.ManagementFactory;
 import java.lang.management.MemoryUsage;
-import java.sql.Connection;
-import java.sql.DriverManager;
-import java.sql.PreparedStatement;
-import java.sql.ResultSet;
-import java.sql.SQLException;
-import java.sql.Statement;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.SplittableRandom;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import javax.management.JMException;
 import javax.management.MBeanServer;
@@ -24,17 +22,17 @@ import javax.xml.transform.stream.StreamResult;
 import javax.xml.transform.stream.StreamSource;
 
 /**
- * Programs of the lab's job `runtimes`.
+ * Programs of the lab's job `runtimes` that need nothing but the class library, and how all its programs are measured.
  *
- * <pre>Runtimes START_NS trees THREADS LIVE_MIB GARBAGE_MIB   trees that live for a while, and seven times as many that die
- *Runtimes START_NS graph THREADS LIVE_MIB GARBAGE_MIB   garbage beside a graph that lives, every node of it to be marked
- *Runtimes START_NS xslt THREADS DOCUMENTS 0             documents through a style sheet of the class library's own XSLT
- *Runtimes START_NS h2 THREADS TRANSACTIONS ACCOUNTS     transfers between accounts in an H2 database in memory, from the class path
- *Runtimes START_NS grow LIVE_MIB PER_S HOLD_MS          1 MiB more and half of it less, again and again, then held</pre>
+ * <pre>Runtimes trees THREADS WARM AMOUNT LIVE_MIB   a part: eight trees of 4095 nodes, of which one replaces another that lived
+ *Runtimes graph THREADS WARM AMOUNT LIVE_MIB   a part: a tree of garbage beside a graph that lives, every node of it to be marked
+ *Runtimes xslt THREADS WARM AMOUNT            a part: a document through a style sheet of the class library's own XSLT
+ *Runtimes grow LIVE_MIB PER_S HOLD_MS         1 MiB more and half of it less, again and again, then held</pre>
  *
- * START_NS is of CLOCK_MONOTONIC, which is what nanoTime is on Linux; with 0 it starts at once. The last line that it prints is
- * "done MILLISECONDS". `grow` prints "at MILLISECONDS USED COMMITTED VIRTUAL_MAX" before, in MiB, five times a second; VIRTUAL_MAX is
- * 0 where nothing bounds the heap.
+ * A program does WARM parts of its work, says "ready", reads a moment of CLOCK_MONOTONIC in nanoseconds (which is what nanoTime is on
+ * Linux), waits for it, says "start" and the virtual machine's age in milliseconds, does AMOUNT parts and says "done" and how many
+ * milliseconds they took. A part is the same work whatever the number of threads. `grow` says "at MILLISECONDS USED COMMITTED VIRTUAL_MAX"
+ * too, in MiB, five times a second; VIRTUAL_MAX is 0 where nothing bounds the heap.
  */
 public final class Runtimes {
     private static final int SAMPLE_MS = 200;
@@ -49,58 +47,74 @@ public final class Runtimes {
         int value;
     }
 
-    private interface Work {
-        void run(int thread) throws Exception;
+    /** What a program does again and again. */
+    interface Work {
+        /** Part `n`, by thread `thread`. */
+        void part(int n, int thread) throws Exception;
     }
 
     private static volatile Throwable failure;
-    private static volatile long seen;
+    static volatile long seen;
 
     public static void main(String[] args) throws Exception {
-        long start = Long.parseLong(args[0]);
-        int[] numbers = new int[args.length - 2];
-        for (int i = 0; i < numbers.length; i++) {
-            numbers[i] = Integer.parseInt(args[i + 2]);
+        if (args[0].equals("grow")) {
+            grow(begin(), Integer.parseInt(args[1]), Integer.parseInt(args[2]), Integer.parseInt(args[3]));
+            return;
         }
-        start = start == 0 ? System.nanoTime() : start;
-        sleepUntil(start);
-        switch (args[1]) {
-            case "trees":
-                parallel(numbers[0], thread -> trees(thread, numbers[1] / numbers[0], numbers[2] / numbers[0]));
-                break;
-            case "graph":
-                Node[] graph = graph(numbers[1]);
-                parallel(numbers[0], thread -> disturb(graph, thread, numbers[2] / numbers[0]));
-                break;
-            case "xslt":
-                Templates sheet = TransformerFactory.newInstance().newTemplates(new StreamSource(new StringReader(SHEET)));
-                String document = document(400);
-                parallel(numbers[0], thread -> transform(sheet, document, numbers[1] / numbers[0]));
-                break;
-            case "h2":
-                open(numbers[2]);
-                parallel(numbers[0], thread -> transfer(thread, numbers[1] / numbers[0], numbers[2]));
-                break;
-            case "grow":
-                grow(start, numbers[0], numbers[1], numbers[2]);
-                break;
-            default:
-                throw new IllegalArgumentException(args[1]);
-        }
-        if (failure != null) {
-            System.err.println(failure);
-            System.exit(1);
-        }
-        System.out.println("done " + (System.nanoTime() - start) / 1_000_000);
+        int threads = Integer.parseInt(args[1]);
+        measure(threads, Integer.parseInt(args[2]), Integer.parseInt(args[3]), work(args, threads));
     }
 
-    private static void parallel(int threads, Work work) throws InterruptedException {
+    private static Work work(String[] args, int threads) throws Exception {
+        switch (args[0]) {
+            case "trees":
+                return trees(Integer.parseInt(args[4]));
+            case "graph":
+                return graph(threads, Integer.parseInt(args[4]));
+            case "xslt":
+                return xslt();
+            default:
+                throw new IllegalArgumentException(args[0]);
+        }
+    }
+
+    /** A warm-up, the moment to begin, the work, and how long it took. */
+    static void measure(int threads, int warm, int amount, Work work) throws Exception {
+        parallel(threads, warm, work);
+        long start = begin();
+        parallel(threads, amount, work);
+        if (failure != null) {
+            failure.printStackTrace();
+            System.exit(1);
+        }
+        done(start);
+    }
+
+    private static long begin() throws IOException {
+        System.out.println("ready");
+        long start = Long.parseLong(new BufferedReader(new InputStreamReader(System.in)).readLine().trim());
+        sleepUntil(start);
+        System.out.println("start " + ManagementFactory.getRuntimeMXBean().getUptime());
+        return start;
+    }
+
+    private static void done(long start) {
+        System.out.println("done " + (System.nanoTime() - start) / 1_000_000);
+        System.out.flush();
+        Runtime.getRuntime().halt(0);
+    }
+
+    /** Threads take the next part that no other has. */
+    private static void parallel(int threads, int amount, Work work) throws InterruptedException {
+        AtomicInteger next = new AtomicInteger();
         List<Thread> all = new ArrayList<>();
         for (int i = 0; i < threads; i++) {
             int number = i;
             Thread thread = new Thread(() -> {
                 try {
-                    work.run(number);
+                    for (int n = next.getAndIncrement(); n < amount && failure == null; n = next.getAndIncrement()) {
+                        work.part(n, number);
+                    }
                 } catch (Throwable thrown) {
                     failure = thrown;
                 }
@@ -113,22 +127,17 @@ public final class Runtimes {
         }
     }
 
-    /** Of eight trees one replaces another that lived; the others die at once. */
-    private static void trees(int seed, int liveMib, int garbageMib) {
-        SplittableRandom random = new SplittableRandom(seed);
+    private static Work trees(int liveMib) {
         Node[] live = new Node[(int) Math.max(1, ((long) liveMib << 20) / TREE_BYTES)];
         for (int i = 0; i < live.length; i++) {
             live[i] = tree(DEPTH);
         }
-        for (long left = ((long) garbageMib << 20) / TREE_BYTES; left > 0; left--) {
-            Node made = tree(DEPTH);
-            if (left % 8 == 0) {
-                live[random.nextInt(live.length)] = made;
+        return (n, thread) -> {
+            for (int i = 0; i < 7; i++) {
+                seen += tree(DEPTH).value;
             }
-        }
-        if (count(live[0]) != (1 << DEPTH) - 1) {
-            throw new IllegalStateException("a tree lost nodes");
-        }
+            live[Math.floorMod(n * 7919, live.length)] = tree(DEPTH);
+        };
     }
 
     private static Node tree(int depth) {
@@ -141,12 +150,8 @@ public final class Runtimes {
         return node;
     }
 
-    private static int count(Node node) {
-        return node == null ? 0 : 1 + count(node.left) + count(node.right);
-    }
-
     /** Nodes that each know two others at random. */
-    private static Node[] graph(int mib) {
+    private static Node[] nodes(int mib) {
         SplittableRandom random = new SplittableRandom(7);
         Node[] nodes = new Node[(int) (((long) mib << 20) / 28)]; // a node, and where the array has it
         for (int i = 0; i < nodes.length; i++) {
@@ -159,17 +164,21 @@ public final class Runtimes {
         return nodes;
     }
 
-    /** New nodes in the place of old ones: a write to an old object for each, and as much garbage. */
-    private static void disturb(Node[] graph, int seed, int garbageMib) {
-        SplittableRandom random = new SplittableRandom(seed);
-        for (long left = ((long) garbageMib << 20) / TREE_BYTES; left > 0; left--) {
+    /** A write to an old object for each of sixteen nodes, and as much garbage. */
+    private static Work graph(int threads, int liveMib) {
+        Node[] graph = nodes(liveMib);
+        SplittableRandom[] randoms = new SplittableRandom[threads];
+        for (int i = 0; i < threads; i++) {
+            randoms[i] = new SplittableRandom(i);
+        }
+        return (n, thread) -> {
             Node made = tree(DEPTH);
             for (int i = 0; i < 16; i++) {
-                Node node = graph[random.nextInt(graph.length)];
+                Node node = graph[randoms[thread].nextInt(graph.length)];
                 node.value += made.value;
-                node.left = graph[random.nextInt(graph.length)];
+                node.left = graph[randoms[thread].nextInt(graph.length)];
             }
-        }
+        };
     }
 
     private static final String SHEET = "<xsl:stylesheet version='1.0' xmlns:xsl='http://www.w3.org/1999/XSL/Transform'>"
@@ -187,53 +196,16 @@ public final class Runtimes {
         return text.append("</shelf>").toString();
     }
 
-    private static void transform(Templates sheet, String document, int times) throws Exception {
-        for (int i = 0; i < times; i++) {
+    private static Work xslt() throws Exception {
+        Templates sheet = TransformerFactory.newInstance().newTemplates(new StreamSource(new StringReader(SHEET)));
+        String document = document(400);
+        return (n, thread) -> {
             StringWriter out = new StringWriter();
             sheet.newTransformer().transform(new StreamSource(new StringReader(document)), new StreamResult(out));
             if (out.getBuffer().length() < document.length() / 2) {
                 throw new IllegalStateException("a document lost its books");
             }
-        }
-    }
-
-    private static final String DATABASE = "jdbc:h2:mem:bank;DB_CLOSE_DELAY=-1";
-
-    private static void open(int accounts) throws SQLException {
-        try (Connection bank = DriverManager.getConnection(DATABASE); Statement once = bank.createStatement()) {
-            once.execute("CREATE TABLE account (id INT PRIMARY KEY, owner VARCHAR(40), balance BIGINT)");
-            try (PreparedStatement insert = bank.prepareStatement("INSERT INTO account VALUES (?, ?, 1000)")) {
-                for (int i = 0; i < accounts; i++) {
-                    insert.setInt(1, i);
-                    insert.setString(2, "owner of account " + i);
-                    insert.execute();
-                }
-            }
-        }
-    }
-
-    /** From one account to another, and a look at the sum of some: each a transaction. */
-    private static void transfer(int seed, int transactions, int accounts) throws SQLException {
-        SplittableRandom random = new SplittableRandom(seed);
-        String change = "UPDATE account SET balance = balance + ? WHERE id = ?";
-        String look = "SELECT owner, balance FROM account WHERE id BETWEEN ? AND ? ORDER BY balance, owner";
-        try (Connection bank = DriverManager.getConnection(DATABASE);
-                PreparedStatement update = bank.prepareStatement(change);
-                PreparedStatement select = bank.prepareStatement(look)) {
-            for (int i = 0; i < transactions; i++) {
-                int from = random.nextInt(accounts - 50), sign = i % 2 == 0 ? 1 : -1;
-                update.setInt(1, sign);
-                update.setInt(2, from);
-                update.execute();
-                select.setInt(1, from);
-                select.setInt(2, from + 50);
-                try (ResultSet rows = select.executeQuery()) {
-                    while (rows.next()) {
-                        seen += rows.getString(1).length();
-                    }
-                }
-            }
-        }
+        };
     }
 
     /** The paper's micro-benchmark: what lives grows by half of what is allocated. */
@@ -258,6 +230,7 @@ public final class Runtimes {
             next = Math.max(next + 1_000_000_000L / perSecond, System.nanoTime());
             sleepUntil(next);
         }
+        done(start);
     }
 
     private static void say(long sinceNs) {
