@@ -203,9 +203,7 @@ EXPORT int pthread_getaffinity_np(unsigned long thread, size_t size, word *mask)
 
 EXPORT int sysinfo(struct system_info *info)
 {
-	enum { BOOTTIME = 7 };
 	long error = sys(NR_sysinfo, (long)info, 0, 0, 0, 0, 0);
-	struct clock_value now = {0, 0};
 	struct elbowroom_view v;
 	uint64_t unit;
 
@@ -222,9 +220,6 @@ EXPORT int sysinfo(struct system_info *info)
 	/* Fixed point with 16 bits, as the kernel has it (SI_LOAD_SHIFT). */
 	for (int i = 0; i < 3; i++)
 		info->loads[i] = v.load[i] * 65536ul / 100;
-	sys(NR_clock_gettime, BOOTTIME, (long)&now, 0, 0, 0, 0);
-	if (now.sec >= (long)(v.started_usec / 1000000))
-		info->uptime = now.sec - (long)(v.started_usec / 1000000);
 	return 0;
 }
 

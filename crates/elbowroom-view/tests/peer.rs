@@ -151,12 +151,11 @@ fn stat_on_cgroup_v2_is_not_the_hosts() {
 }
 
 #[test]
-fn the_rest_of_stat_is_not_the_hosts() {
-    // Issue 654.
+fn interrupts_and_switches_are_those_of_the_files_beside_stat_and_the_rest_is_not_the_hosts() {
     let native = host(V2)["proc/stat"].clone();
     let page = v2("proc/stat");
     for key in ["intr", "ctxt", "softirq"] {
-        assert!(number(&native, key) > 0 && number(&page, key) == 0, "{key}");
+        assert!(number(&native, key) > 0 && number(&page, key) == number(&native, key), "{key}");
     }
     assert_eq!([number(&page, "processes"), number(&page, "procs_running")], [42, 2]);
 }

@@ -163,6 +163,19 @@ fn a_pause_lets_nobody_rise_and_a_spike_nobody_fall() {
 }
 
 #[test]
+fn spikes_again_and_again_keep_nobody_down() {
+    // Something of the host takes one of two CPUs for 40 ms in every 300 ms: the container has 1.87.
+    let mut load = |at: u64| {
+        let spikes = at / 300_000 * 40_000 + (at % 300_000).min(40_000);
+        (vec![2 * at - spikes, 0], spikes)
+    };
+    let mut views = views(2, 2);
+    views.resume(CgroupId(1), 1, Bytes::gib(64));
+    let changes = look(&mut views, TICK, 10_000_000, &mut load);
+    assert_eq!((cpus(&views, 1), changes.len()), (2, 1), "{changes:?}");
+}
+
+#[test]
 fn a_container_that_is_new_rises_at_once_and_one_that_was_shown_a_view_does_not() {
     let alone = |resumed: bool| {
         let mut views = views(16, 2);

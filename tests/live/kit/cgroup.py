@@ -28,6 +28,18 @@ def limit_cpus(path, cpus):
         (directory / "cpu.cfs_quota_us").write_text(str(quota))
 
 
+def cpu_time(pid):
+    """CPU time that a process's cgroup has used, in seconds."""
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if V2 and not controllers:
+            stat = dict(line.split() for line in (ROOT / path.lstrip("/") / "cpu.stat").read_text().splitlines())
+            return int(stat["usage_usec"]) / 1e6
+        if not V2 and "cpuacct" in controllers.split(","):
+            return int((ROOT / "cpuacct" / path.lstrip("/") / "cpuacct.usage").read_text()) / 1e9
+    raise AssertionError(f"process {pid} has no cgroup that counts CPU time")
+
+
 class Cgroup:
     """One cgroup made here, by its path below the root."""
 

@@ -55,8 +55,8 @@ pub(super) fn apply_details(
         (details.cpu_user.unwrap_or_default(), details.cpu_system.unwrap_or_default());
     let user = user_now.saturating_sub(facts.cpu_user);
     let system = system_now.saturating_sub(facts.cpu_system);
-    let since = if facts.taken == Micros::ZERO { facts.started } else { facts.taken };
-    spread_cpu_time(times, &facts.online, user, system, now_boot.saturating_sub(since));
+    // Before it was first looked at, and before it began, it was idle: times add up to the uptime of each CPU.
+    spread_cpu_time(times, &facts.online, user, system, now_boot.saturating_sub(facts.taken));
     facts.cpu_user = user_now.max(facts.cpu_user);
     facts.cpu_system = system_now.max(facts.cpu_system);
     facts.taken = now_boot;

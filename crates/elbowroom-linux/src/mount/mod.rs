@@ -29,6 +29,7 @@
 //! that is to end when it is killed leaves it nothing open.
 
 mod attach;
+mod cgroup_pressure;
 pub mod mountinfo;
 mod namespace;
 mod page;

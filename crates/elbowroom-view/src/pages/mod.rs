@@ -3,7 +3,8 @@
 //! One small module per family of files, each opening with a table of what every field shows: the *container's* own number,
 //! one *computed* from it, or the *host's* where it is the same for everybody. What is left is zero: no page shows a counter
 //! of the host that a neighbour could move, but for two lines that *bound* the container's (`MemFree` and `MemAvailable` of
-//! `/proc/meminfo`) and for the host's pressure where a kernel keeps none for cgroups.
+//! `/proc/meminfo`), for the host's pressure where a kernel keeps none for cgroups, and for what `/proc/stat` shares with files beside it
+//! that no view covers.
 
 pub mod mapped;
 pub mod snapshot;

@@ -85,7 +85,7 @@ fn text(node: ViewNode, facts: &ContainerSnapshot, times: &[CpuTimes], host: &st
         ViewNode::PressureMemory => pressure::text(facts, 2, host),
         ViewNode::Stat => stat::text(facts, times, host),
         ViewNode::Swaps => swaps::text(facts, host),
-        ViewNode::Uptime => uptime::text(facts, times, now),
+        ViewNode::Uptime => uptime::text(times, now),
         ViewNode::Vmstat => vmstat::text(facts, host),
         ViewNode::Zoneinfo => zoneinfo::text(facts, host),
 

@@ -6,12 +6,13 @@
 //! | user, system, idle of `cpuN` | container: what that CPU did for it ([`CpuTimes`]), in ticks of 1/100 s |
 //! | nice, iowait, irq, softirq, steal, guest, guest_nice | 0: no kernel counts them per cgroup and CPU |
 //! | `cpu` | computed: sums over all CPUs that ever did something for it, shown now or not, so that it never falls |
-//! | `intr` `ctxt` `softirq` `procs_blocked` | 0: the host's; the list of single interrupts is left out |
+//! | `intr` `ctxt` `softirq` | host: no kernel counts them per cgroup, and `/proc/interrupts` and `/proc/softirqs` beside this file are the host's; the list of single interrupts is left out |
+//! | `procs_blocked` | 0: the host's |
 //! | `btime` | host: a process's start time in `/proc/PID/stat` counts from the host's boot, and programs add the two |
 //! | `processes` | container: processes created, 0 where not known |
 //! | `procs_running` | container: runnable threads, at least one, the reader |
 //!
-//! Nothing but `btime` is taken from the host's text. Every line has constant length: a reader that takes the file in
+//! A program that takes a counter of zero for a machine that stands still (psutil's own tests) is right on a machine. Every line has constant length: a reader that takes the file in
 //! several reads never sees half a number of one version continued by another.
 
 use super::snapshot::{ContainerSnapshot, CpuTimes};
@@ -23,6 +24,10 @@ const TICK: u64 = 10_000;
 /// Digits of one CPU's counters (317 years) and of the sums over 1,024 CPUs.
 const CPU_DIGITS: usize = 12;
 const SUM_DIGITS: usize = 16;
+/// Digits of what the kernel counts in 64 bits.
+const COUNTER_DIGITS: usize = 20;
+/// Numbers in the line of software interrupts: their sum and the ten kinds (`NR_SOFTIRQS`).
+const SOFTIRQS: usize = 11;
 
 /// The page, from the host's text.
 pub(super) fn text(facts: &ContainerSnapshot, times: &[CpuTimes], host: &str) -> String {
@@ -38,13 +43,27 @@ pub(super) fn text(facts: &ContainerSnapshot, times: &[CpuTimes], host: &str) ->
         let own = times.get(cpu as usize).map_or([0; 3], counters);
         push_cpu(&mut out, &format!("cpu{cpu}"), own, CPU_DIGITS);
     }
-    let btime = value_of_key(host, "btime").unwrap_or(0);
-    out.push_str("intr 0\nctxt 0\n");
-    push_line(&mut out, &format!("btime {btime}"), "btime ".len() + 20);
+    for key in ["intr", "ctxt", "btime"] {
+        let hosts = value_of_key(host, key).unwrap_or(0);
+        push_line(&mut out, &format!("{key} {hosts}"), key.len() + 1 + COUNTER_DIGITS);
+    }
     push_line(&mut out, &format!("processes {}", facts.nr_processes), "processes ".len() + 10);
     push_line(&mut out, &format!("procs_running {}", facts.nr_running.max(1)), "procs_running ".len() + 10);
-    out.push_str("procs_blocked 0\nsoftirq 0 0 0 0 0 0 0 0 0 0 0\n");
+    out.push_str("procs_blocked 0\n");
+    push_line(
+        &mut out,
+        &format!("softirq {}", softirqs(host)),
+        "softirq".len() + SOFTIRQS * (1 + COUNTER_DIGITS),
+    );
     out
+}
+
+/// The host's sum of software interrupts, and what it consists of.
+fn softirqs(host: &str) -> String {
+    let line = host.lines().find_map(|line| line.strip_prefix("softirq ")).unwrap_or_default();
+    let counters =
+        line.split_ascii_whitespace().map(|n| n.parse::<u64>().unwrap_or(0)).chain(std::iter::repeat(0));
+    counters.take(SOFTIRQS).map(|n| n.to_string()).collect::<Vec<_>>().join(" ")
 }
 
 /// Time in ticks, never more than its column holds.
@@ -81,25 +100,29 @@ mod tests {
             times[cpu] =
                 CpuTimes { user: Micros::secs(i), system: Micros::secs(10 * i), idle: Micros::secs(100 * i) };
         }
-        let page = text(&facts("2,5", "2,5,9"), &times, "btime 1795214744\n");
+        let page =
+            text(&facts("2,5", "2,5,9"), &times, "intr 7 1 6\nctxt 8\nbtime 1795214744\nsoftirq 9 1 8\n");
         let lines: Vec<&str> = page.lines().collect();
         assert_eq!(columns(lines[0]), [600, 0, 6_000, 60_000, 0, 0, 0, 0, 0, 0]);
-        assert!(lines[1].starts_with("cpu2 ") && lines[2].starts_with("cpu5 ") && lines[3] == "intr 0");
+        assert!(
+            lines[1].starts_with("cpu2 ") && lines[2].starts_with("cpu5 ") && lines[3].trim_end() == "intr 7"
+        );
         assert_eq!(columns(lines[2]), [200, 0, 2_000, 20_000, 0, 0, 0, 0, 0, 0]);
         assert_eq!(value_of_key(&page, "btime"), Some(1_795_214_744));
-        assert_eq!(value_of_key(&page, "procs_running"), Some(1));
+        assert_eq!([value_of_key(&page, "ctxt"), value_of_key(&page, "procs_running")], [Some(8), Some(1)]);
+        assert_eq!(columns(lines[9]), [9, 1, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]
     fn lines_keep_their_place_while_their_numbers_grow() {
         let times = |n| vec![CpuTimes { user: Micros(n), system: Micros(n), idle: Micros(n) }; 2];
         let f = facts("0-1", "0-1");
-        let host = "btime 9\n";
-        let lengths = |n| text(&f, &times(n), host).lines().map(str::len).collect::<Vec<_>>();
+        let host = |n| format!("intr {n}\nctxt {n}\nbtime {n}\nsoftirq {n} {n}\n");
+        let lengths = |n| text(&f, &times(n), &host(n)).lines().map(str::len).collect::<Vec<_>>();
         assert_eq!(lengths(0), lengths(u64::MAX));
         let all = ContainerSnapshot { possible: CpuSet::first_n(1024), online: CpuSet::first_n(1024), ..f };
         let many = vec![times(u64::MAX)[0]; 1024];
-        assert_eq!(text(&all, &many, host).len(), text(&all, &[], host).len());
+        assert_eq!(text(&all, &many, &host(1)).len(), text(&all, &[], "").len());
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub struct HostSysinfo {
 
 /// `struct sysinfo` of a container: the numbers of `libelbowroom-libc` (`shim/libc.c`), in bytes. `now` is of the boot clock.
 pub fn sysinfo(view: &MappedView, host: &HostSysinfo, now: Micros) -> [u8; SYSINFO_SIZE] {
-    let uptime = now.saturating_sub(view.started).get() / 1_000_000;
+    let uptime = now.get() / 1_000_000;
     // Fixed point with 16 bits, as the kernel has it (`SI_LOAD_SHIFT`).
     let load = view.load.map(|load| u64::from(load) * 65_536 / 100);
     let left = view.memory.saturating_sub(view.memory_used).get();
@@ -114,12 +114,11 @@ mod tests {
             memory_used: Bytes(400),
             threads: 7,
             load: [150, 0, 0],
-            started: Micros::secs(10),
             ..view(1)
         };
         let bytes = sysinfo(&view, &HostSysinfo { free: 500, swap: [3, 2] }, Micros::secs(15));
         let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
-        assert_eq!([0, 8, 32, 40, 64, 72].map(word), [5, 98_304, 1000, 500, 3, 2]);
+        assert_eq!([0, 8, 32, 40, 64, 72].map(word), [15, 98_304, 1000, 500, 3, 2]);
         assert_eq!((word(80) & 0xffff, word(104)), (7, 1));
     }
 }

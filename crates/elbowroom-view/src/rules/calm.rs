@@ -8,14 +8,16 @@
 //! # Approach
 //! Use is summed over a period of a few ticks ([`PERIOD`]), and fairness decides once in each. A view falls to the *most* that fairness
 //! gave in the last three periods in a row, so that it is down within 200 ms, and a spike of 90 ms does not bring it down. It rises to the
-//! *least* that fairness gave throughout [`RISE_AFTER`], so that it is up within a second, and a pause that is shorter lets nobody rise.
-//! A container that is new rises at once: nobody has adapted to what it is shown.
+//! *least* of what it could have fallen to throughout [`RISE_AFTER`], so that it is up within a second, a pause that is shorter lets nobody
+//! rise, and a spike that would bring no view down keeps none down. A container that is new rises at once: nobody has adapted to what it
+//! is shown.
 //!
 //! # Properties
 //! In `tests/view_calm.rs`:
 //! - `a_real_change_is_followed_within_200_ms_down_and_a_second_up`
 //! - `steady_load_with_noise_changes_a_view_at_most_twice_a_minute`
 //! - `a_pause_lets_nobody_rise_and_a_spike_nobody_fall`
+//! - `spikes_again_and_again_keep_nobody_down`
 
 use elbowroom_types::unit::Micros;
 use std::collections::VecDeque;
@@ -24,8 +26,8 @@ use std::collections::VecDeque;
 pub(super) const PERIOD: Micros = Micros::millis(40);
 /// A view falls to the most that fairness gave in so many periods.
 pub(super) const FALL_PERIODS: usize = 3;
-/// A view rises to the least that fairness gave for so long.
-pub(super) const RISE_AFTER: Micros = Micros::millis(750);
+/// A view rises to the least that it would not have fallen below for so long.
+pub(super) const RISE_AFTER: Micros = Micros::millis(850);
 
 /// What fairness gave a container lately, in thousandths of a CPU.
 #[derive(Clone, Debug)]
@@ -36,7 +38,7 @@ pub(super) struct ShareHistory {
     recent: [u64; FALL_PERIODS],
     /// When the first of the periods in a row began.
     since: Micros,
-    /// Beginnings of periods and their shares, each less than the one behind it: the first is the least.
+    /// Beginnings of periods and the most of the shares up to them, each less than the one behind it: the first is the least.
     least: VecDeque<(Micros, u64)>,
 }
 
@@ -66,10 +68,11 @@ impl ShareHistory {
         }
         self.last = number;
         self.recent[number as usize % FALL_PERIODS] = share;
-        while self.least.back().is_some_and(|(_, more)| *more >= share) {
+        let known = self.recent.into_iter().filter(|share| *share < u64::MAX).max().unwrap_or(share);
+        while self.least.back().is_some_and(|(_, more)| *more >= known) {
             self.least.pop_back();
         }
-        self.least.push_back((began, share));
+        self.least.push_back((began, known));
         let from = now.saturating_sub(RISE_AFTER);
         while self.least.len() > 1 && self.least.front().is_some_and(|(began, _)| *began < from) {
             self.least.pop_front();
@@ -99,15 +102,22 @@ mod tests {
     }
 
     #[test]
-    fn it_rises_to_the_least_of_the_last_750_ms() {
-        assert_eq!(after(&[9; 14]).least, 0, "not for so long yet");
-        assert_eq!(after(&[9; 15]).least, 9);
+    fn it_rises_to_the_least_of_the_last_850_ms() {
+        assert_eq!(after(&[9; 16]).least, 0, "not for so long yet");
+        assert_eq!(after(&[9; 17]).least, 9);
         let mut shares = vec![3];
-        shares.extend([9; 8]);
+        shares.extend([9; 10]);
         shares.extend([7; 6]);
         assert_eq!(after(&shares).least, 3);
         shares.push(8);
         assert_eq!(after(&shares).least, 7);
+    }
+
+    #[test]
+    fn one_or_two_low_periods_keep_it_down_no_more_than_they_bring_it_down() {
+        let spikes = [9, 2, 9, 1, 2].repeat(5);
+        assert_eq!(after(&spikes), CalmShare { most: 9, least: 9 });
+        assert_eq!(after(&[&spikes[..], &[3, 2, 3, 9, 9]].concat()).least, 3, "three are a change");
     }
 
     #[test]
