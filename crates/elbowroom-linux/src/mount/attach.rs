@@ -5,7 +5,7 @@ use super::namespace::{FileId, NamespaceRoot, Unmounter, file_id};
 use super::plan::{
     BindMount, MountPlan, SkipReason, SkippedSurface, ViewDirectory, covered_filesystem, is_view, view_name,
 };
-use super::{MountError, SOURCE, cgroup_pressure, uncovered};
+use super::{MountError, SOURCE, uncovered};
 use crate::process;
 use elbowroom_types::id::DeviceNumber;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -64,9 +64,6 @@ impl NamespaceRoot {
             }
             if let Err(error) = self.withdraw_pressure_file(unmounter) {
                 tracing::warn!(because = %error, "the file that asks for memory stays in a container");
-            }
-            if views(&self.table()?, None).is_empty() {
-                cgroup_pressure::withdraw(self, unmounter)?;
             }
             Ok(before)
         })
@@ -234,9 +231,6 @@ fn attach_at(place: &NamespaceRoot, plan: &MountPlan) -> Result<AttachReport, Mo
         attached.mounted = made.len() - attached.replaced;
     }
     // The view shows without them too.
-    if let Err(error) = cgroup_pressure::keep(place, &table, plan) {
-        tracing::warn!(because = %error, "a container has the machine's /proc/pressure, not its own");
-    }
     if let Err(error) = uncovered::keep(place, &table) {
         tracing::warn!(because = %error, "no proc or sysfs can be mounted in user namespaces inside the container");
     }

@@ -29,7 +29,6 @@
 //! that is to end when it is killed leaves it nothing open.
 
 mod attach;
-mod cgroup_pressure;
 pub mod mountinfo;
 mod namespace;
 mod page;

@@ -175,7 +175,7 @@ fn targets(
 
 /// The container's own directories at every place where the hierarchy of `controller` is mounted: that of its cgroup `group`, as far as
 /// the container sees it, and that of the process, which an entry point may have moved below.
-pub(super) fn own_directories(
+fn own_directories(
     table: &MountTable,
     cgroups: &[CgroupLine],
     group: Option<&Path>,

@@ -9,11 +9,11 @@
 //! no listing names; sysfs alike. An engine that masks paths has taken this away itself, and then nothing is mounted: it would
 //! show what was masked. The place is part of the view, so that the copies go when the view goes, whoever takes it away.
 
+use super::MountError;
 use super::attach::{copy_mount, move_mount, open_target};
 use super::mountinfo::{MountEntry, MountTable};
 use super::namespace::NamespaceRoot;
 use super::plan::is_view;
-use super::{MountError, cgroup_pressure};
 use rustix::fd::AsFd;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 use std::path::Path;
@@ -110,7 +110,7 @@ fn visibility(table: &MountTable, mount: &MountEntry) -> Visibility {
         !inside.is_ok_and(|inside| EMPTY_DIRECTORIES.iter().any(|empty| inside == Path::new(empty)))
     };
     let hiding: Vec<&MountEntry> = table.mounted_on(mount.id).filter(hides).collect();
-    match hiding.iter().all(|child| is_view(child) || cgroup_pressure::is_ours(child)) {
+    match hiding.iter().all(|child| is_view(child)) {
         _ if hiding.is_empty() => Visibility::Whole,
         true => Visibility::BehindViews,
         false => Visibility::Partial,

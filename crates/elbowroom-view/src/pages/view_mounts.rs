@@ -26,8 +26,7 @@ pub enum ViewMountTarget {
 }
 
 /// What is mounted into containers of a host whose limits of CPU, and of memory, are in cgroup v2, or in v1. A path that a container
-/// lacks (`/sys/devices/system/node` of a kernel without NUMA) has nothing to be mounted on. `/proc/pressure` is not among them: programs
-/// write to it, and wait for what it says (`docs/decisions/0044-pressure-inside.md`).
+/// lacks (`/proc/pressure` of an old kernel, `/sys/devices/system/node` of one without NUMA) has nothing to be mounted on.
 pub fn view_mounts(cpu_in_v2: bool, memory_in_v2: bool) -> Vec<ViewMount> {
     let fixed = [
         (ViewNode::Cgroups, "/proc/cgroups"),
@@ -35,6 +34,9 @@ pub fn view_mounts(cpu_in_v2: bool, memory_in_v2: bool) -> Vec<ViewMount> {
         (ViewNode::Diskstats, "/proc/diskstats"),
         (ViewNode::Loadavg, "/proc/loadavg"),
         (ViewNode::Meminfo, "/proc/meminfo"),
+        (ViewNode::PressureCpu, "/proc/pressure/cpu"),
+        (ViewNode::PressureIo, "/proc/pressure/io"),
+        (ViewNode::PressureMemory, "/proc/pressure/memory"),
         (ViewNode::Stat, "/proc/stat"),
         (ViewNode::Swaps, "/proc/swaps"),
         (ViewNode::Uptime, "/proc/uptime"),
