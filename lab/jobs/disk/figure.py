@@ -18,7 +18,8 @@ def draw_throughput(out, name, title, told, recorded):
     by_arm = {arm: runs for arm, runs in by_arm.items() if runs}
     height = 130 + 170 * len(by_arm)
     with out.figure(name, title, height, rows=len(by_arm), head=72, right=30) as panels:
-        for axes, (arm, runs) in zip(panels if len(by_arm) > 1 else [panels], by_arm.items()):
+        panels = panels if len(by_arm) > 1 else [panels]
+        for axes, (arm, runs) in zip(panels, by_arm.items()):
             panel(plot, axes, arm, runs, told)
         shown = shown_of(told)
         colors = {told["actors"][number]["name"]: plot.PALETTE[n] for n, number in enumerate(shown)}

@@ -85,7 +85,7 @@ fn container_table(containers: &[ContainerMemory]) -> String {
     let row = |of: &ContainerMemory| {
         let s = &of.status;
         vec![
-            clip(of.container.name.as_ref().unwrap_or(&of.container.id), 18),
+            clip(of.container.name.as_ref().unwrap_or(&of.container.id), 16),
             number_format::colour_name(s.colour).to_owned(),
             source_name(s.source).to_owned(),
             number_format::memory_state(s.state).to_owned(),
