@@ -33,7 +33,10 @@ impl PolicyLoop {
             ControlRequest::Show(name) => {
                 match self.find(&name).and_then(|id| self.describe_or_gone(id, &name)) {
                     Ok(view) => ControlResponse::Container(Box::new(view)),
-                    Err(error) => ControlResponse::Error(error),
+                    Err(error) => match self.verdicts.ended.find(&name) {
+                        Some(last) => ControlResponse::Container(Box::new(last.container.clone())),
+                        None => ControlResponse::Error(error),
+                    },
                 }
             }
             ControlRequest::Explain(name) => match self.explain(&name) {
@@ -221,21 +224,25 @@ impl PolicyLoop {
     }
 
     fn explain(&self, name: &str) -> Result<Explanation, String> {
-        let id = self.find(name)?;
-        let container = self.describe_or_gone(id, name)?;
-        let explain =
-            self.views.explain(id).ok_or_else(|| format!("container {} is gone", printable_name(name)))?;
+        let found = self.find(name);
+        match (found, self.verdicts.ended.find(name)) {
+            (Ok(id), _) => self
+                .explain_container(id)
+                .ok_or_else(|| format!("container {} is gone", printable_name(name))),
+            (Err(_), Some(last)) => Ok(last.clone()),
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    /// What is known of a container; `None` where it is gone.
+    pub(super) fn explain_container(&self, id: CgroupId) -> Option<Explanation> {
+        let (container, explain) = (self.describe(id)?, self.views.explain(id)?);
         let (disk, memory) = (self.disk.container_statuses(id, true), self.memory.container_status(id, true));
-        Ok(Explanation { container, explain, disk, memory, over_quota: self.quotas.of(id) })
+        Some(Explanation { container, explain, disk, memory, over_quota: self.quotas.of(id) })
     }
 
     fn describe_all(&self) -> Vec<ContainerView> {
         self.containers.keys().filter_map(|id| self.describe(*id)).collect()
-    }
-
-    /// Those that ended lately, the last one first.
-    fn ended_containers(&self) -> Vec<ContainerView> {
-        Vec::new()
     }
 
     fn disks_report(&self) -> DisksReport {
