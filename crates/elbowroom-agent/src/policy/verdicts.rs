@@ -28,6 +28,8 @@ use std::path::Path;
 const THROTTLE_WINDOW: u64 = 10;
 /// How long after a notice counters are looked at: the kernel tells of it before it kills.
 const SUSPECT_FOR: Micros = Micros::millis(150);
+/// How long after a container was seen first its memory cgroup may come: runtimes make one hierarchy after the other.
+const MADE_WITHIN: Micros = Micros::secs(5);
 /// What is worth an alert at once, and what only when it stays.
 const STEADY_FOR: Micros = Micros::secs(5);
 
@@ -42,8 +44,9 @@ struct WatchedContainer {
     own_kills: u64,
     /// Until when its counter is looked at in every tick.
     suspect_until: Micros,
-    /// Whether the kernel tells of kills in it.
+    /// Whether the kernel tells of kills in it, and until when that is asked for in every tick.
     is_notified: bool,
+    ask_until: Micros,
     /// Time that its quota held it back, second by second.
     throttled: VecDeque<Micros>,
 }
@@ -75,8 +78,13 @@ impl VerdictWatch {
     }
 
     /// Watches a container. `is_new`: what its counter says happened since now.
-    pub(super) fn add(&mut self, group: &CgroupProperties, container: &ContainerIdentity, is_new: bool) {
-        let is_notified = self.oom.add(group.id, &group.path);
+    pub(super) fn add(
+        &mut self,
+        group: &CgroupProperties,
+        container: &ContainerIdentity,
+        is_new: bool,
+        now: Micros,
+    ) {
         let before = self.oom.counter(&group.path).filter(|_| !is_new).map_or(0, |counter| counter.kills);
         let key = ContainerKey::of(container);
         self.ended.remove(&key);
@@ -87,7 +95,8 @@ impl VerdictWatch {
             kills: before,
             own_kills: 0,
             suspect_until: Micros::ZERO,
-            is_notified,
+            is_notified: false,
+            ask_until: now.saturating_add(MADE_WITHIN),
             throttled: VecDeque::new(),
         };
         self.watched.insert(group.id, watched);
@@ -109,10 +118,12 @@ impl VerdictWatch {
     fn take_notice(&mut self, now: Micros, every_second: bool) {
         let notice = self.oom.drain();
         for (id, watched) in &mut self.watched {
+            if !watched.is_notified && (every_second || now < watched.ask_until) {
+                watched.is_notified = self.oom.add(*id, &watched.path);
+                watched.suspect_until = now;
+            }
             if notice.any || notice.groups.contains(id) {
                 watched.suspect_until = now.saturating_add(SUSPECT_FOR);
-            } else if every_second && !watched.is_notified {
-                watched.suspect_until = now;
             }
         }
     }
