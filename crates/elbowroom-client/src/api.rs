@@ -375,6 +375,9 @@ pub struct ContainerMemory {
     pub container: ContainerRef,
     /// Where it stands.
     pub status: memory::ContainerMemoryStatus,
+    /// How it is doing in all, not only for memory.
+    #[serde(default)]
+    pub verdict: Verdict,
 }
 
 /// The memory governor's own counters, since the policy process started.

@@ -129,7 +129,7 @@ fn memory_metrics(page: &mut MetricSet, status: &AgentStatus, report: &MemoryRep
             page.add(&metric::MEMORY_POOL, &[&pool.path, part], bytes.get() as f64);
         }
     }
-    for ContainerMemory { container, status } in &report.containers {
+    for ContainerMemory { container, status, .. } in &report.containers {
         let labels = [container.id.as_str(), container.name.as_deref().unwrap_or_default()];
         for (metric, value) in [
             (&metric::MEMORY_ENTITLEMENT, status.entitlement.get()),

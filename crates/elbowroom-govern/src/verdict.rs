@@ -78,9 +78,9 @@ pub fn memory_need(anon: Bytes, other: Bytes, working_cache: Bytes) -> Bytes {
     whole_mib(sum.saturating_add(Bytes(sum.get() / 10)))
 }
 
-/// Rounds up to a whole MiB.
+/// Rounds up to a whole MiB, which every page size divides: the file then says what was written.
 pub fn whole_mib(size: Bytes) -> Bytes {
-    Bytes(size.get().div_ceil(1 << 20) << 20)
+    Bytes(size.get().div_ceil(1 << 20).saturating_mul(1 << 20))
 }
 
 /// Judges a container: the worst that is true of it.

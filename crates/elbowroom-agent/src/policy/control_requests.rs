@@ -250,7 +250,9 @@ impl PolicyLoop {
     }
 
     fn memory_report(&self) -> MemoryReport {
-        self.memory.report(|alert| self.alerts.view_of(alert))
+        let verdict =
+            |id| self.containers.get(&id).map(|resident| resident.verdict.clone()).unwrap_or_default();
+        self.memory.report(|alert| self.alerts.view_of(alert), verdict)
     }
 
     fn status(&self) -> AgentStatus {

@@ -21,6 +21,7 @@ use elbowroom_types::memory::{
 use elbowroom_types::probe::Colour;
 use elbowroom_types::sample::{CgroupProperties, HostEvent, Usage};
 use elbowroom_types::unit::{Bytes, Micros};
+use elbowroom_types::verdict::Verdict;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -230,9 +231,17 @@ impl MemoryEnforcer {
     }
 
     /// Answer to `Request::MemoryGovernor`.
-    pub(super) fn report(&self, name: impl Fn(Alert) -> AlertView) -> MemoryReport {
+    pub(super) fn report(
+        &self,
+        name: impl Fn(Alert) -> AlertView,
+        verdict: impl Fn(CgroupId) -> Verdict,
+    ) -> MemoryReport {
         let one = |(id, container): (&CgroupId, &ContainerRef)| {
-            Some(ContainerMemory { container: container.clone(), status: self.container_status(*id, false)? })
+            Some(ContainerMemory {
+                container: container.clone(),
+                status: self.container_status(*id, false)?,
+                verdict: verdict(*id),
+            })
         };
         MemoryReport {
             mode: self.mode,
