@@ -187,9 +187,8 @@ pub fn more_cpus(quota: Millicpu) -> Millicpu {
 }
 
 fn unfair(facts: &VerdictFacts<'_>) -> Option<Verdict> {
-    if let Some((used, entitled)) = facts.over_memory.filter(|(used, entitled)| {
-        used.get() as f64 > entitled.get() as f64 * UNFAIR_PART && *entitled < *used
-    }) {
+    let is_over = |(used, entitled): &(Bytes, Bytes)| used.get() as f64 > entitled.get() as f64 * UNFAIR_PART;
+    if let Some((used, entitled)) = facts.over_memory.filter(is_over) {
         let reason = format!("uses {used} of memory, is entitled to {entitled}, and neighbours need some");
         return verdict(VerdictStatus::Unfair, reason, Some("elbowroom memory".to_owned()));
     }
