@@ -3,6 +3,7 @@
 use elbowroom_client::api::{AgentSnapshot, AlertView};
 use elbowroom_types::container::ContainerEngine;
 use elbowroom_types::unit::Bytes;
+use elbowroom_types::verdict::Verdict;
 use serde::Serialize;
 
 /// `event: snapshot` of the stream: what a screen of many containers needs each second, and no more.
@@ -56,6 +57,8 @@ pub(crate) struct LiveContainer<'a> {
     /// Over all disks it uses.
     disk_read: u64,
     disk_write: u64,
+    /// How it is doing, why, and what helps.
+    verdict: &'a Verdict,
 }
 
 /// `event: alert` of the stream.
@@ -111,6 +114,7 @@ fn live_container(container: &elbowroom_client::api::ContainerView) -> LiveConta
         memory_lent: container.memory.as_ref().map(|status| status.lent.get()),
         disk_read: container.disk.iter().map(|status| status.rbps).sum(),
         disk_write: container.disk.iter().map(|status| status.wbps).sum(),
+        verdict: &container.verdict,
     }
 }
 

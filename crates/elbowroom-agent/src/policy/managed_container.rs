@@ -6,6 +6,7 @@ use crate::view_server::slots::SlotHandle;
 use elbowroom_linux::view_page::ViewPage;
 use elbowroom_types::sample::Usage;
 use elbowroom_types::unit::Micros;
+use elbowroom_types::verdict::Verdict;
 use elbowroom_view::pages::mapped::MappedView;
 use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use elbowroom_view::rules::View;
@@ -117,6 +118,8 @@ pub(super) struct ManagedContainer {
     /// CPU time at the beginning of the running one-second window, and that of the last one.
     window: (Micros, Micros),
     pub(super) cpu_used_millicpu: u64,
+    /// How it is doing, as it was judged last.
+    pub(super) verdict: Verdict,
 }
 
 impl ManagedContainer {
@@ -145,6 +148,7 @@ impl ManagedContainer {
             hot_until: Micros::ZERO,
             window: (Micros::ZERO, Micros::ZERO),
             cpu_used_millicpu: 0,
+            verdict: Verdict::default(),
         }
     }
 
