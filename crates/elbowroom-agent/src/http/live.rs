@@ -56,6 +56,20 @@ pub(crate) struct LiveContainer<'a> {
     /// Over all disks it uses.
     disk_read: u64,
     disk_write: u64,
+    /// What its quota held back; none where it has no quota.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_throttled: Option<f64>,
+    /// Parts of the last second that a task waited; none where the kernel does not count it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_pressure: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    io_pressure: Option<f64>,
+    /// Memory that was reclaimed and came back, a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_refault: Option<u64>,
+    /// How often the kernel killed in it so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oom_kills: Option<u64>,
 }
 
 /// `event: alert` of the stream.
@@ -96,6 +110,7 @@ impl<'a> From<&'a AgentSnapshot> for LiveSnapshot<'a> {
 
 fn live_container(container: &elbowroom_client::api::ContainerView) -> LiveContainer<'_> {
     let view = &container.view;
+    let pressure = container.memory.as_ref().map(|status| status.pressure);
     LiveContainer {
         id: &container.id,
         name: container.name.as_deref(),
@@ -111,6 +126,11 @@ fn live_container(container: &elbowroom_client::api::ContainerView) -> LiveConta
         memory_lent: container.memory.as_ref().map(|status| status.lent.get()),
         disk_read: container.disk.iter().map(|status| status.rbps).sum(),
         disk_write: container.disk.iter().map(|status| status.wbps).sum(),
+        cpu_throttled: container.cpu_throttled_millicpu.map(cpus),
+        memory_pressure: pressure.and_then(|pressure| pressure.memory_some),
+        io_pressure: pressure.and_then(|pressure| pressure.io_some),
+        memory_refault: pressure.map(|pressure| pressure.refault.get()),
+        oom_kills: pressure.map(|pressure| pressure.oom_kill),
     }
 }
 

@@ -200,6 +200,7 @@ impl PolicyLoop {
             view: *view,
             usage: resident.usage,
             cpu_used_millicpu: resident.cpu_used_millicpu,
+            cpu_throttled_millicpu: resident.cpu_throttled_millicpu,
             disk: self.disk.container_statuses(id, false),
             memory: self.memory.container_status(id, false),
             probe: self.probes.view(id, timer::now()),
