@@ -80,7 +80,8 @@ export function draw(canvas: HTMLCanvasElement, ring: Ring, now: number, top: nu
   context.lineJoin = "round";
   let run: [number, number][] = [];
   const flush = () => {
-    if (run.length > 0) {
+    // One number has no shape: it would be a dot.
+    if (run.length > 1) {
       context.beginPath();
       for (const [px, py] of run) context.lineTo(px, py);
       context.stroke();
