@@ -27,6 +27,7 @@ export interface Live {
   disk_write: number | null;
   memory_lent?: number | null;
   cpu_throttled?: number | null;
+  cpu_pressure?: number | null;
   memory_pressure?: number | null;
   io_pressure?: number | null;
   memory_refault?: number | null;
@@ -49,10 +50,19 @@ export interface NodeLive {
   alerts?: number | null;
 }
 
+/** A container that ended within the last hour. */
+export interface Ended {
+  id: string;
+  name: string | null;
+  ended_unix_ms: number | null;
+  verdict?: Verdict | null;
+}
+
 export interface Tick {
   at: number;
   node: NodeLive;
   containers: Live[];
+  ended?: Ended[];
 }
 
 /** Something that was decided about a container. */

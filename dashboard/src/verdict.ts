@@ -1,20 +1,23 @@
 // One verdict per container: how bad it is, in a word; and the list of those that need attention.
 
-import { announce, command, h, nameOf, pill, say, type Tone, visible } from "./dom";
+import { announce, command, h, moment, nameOf, pill, say, type Tone, visible } from "./dom";
 import * as format from "./format";
 import { link } from "./route";
-import type { Live, Verdict } from "./types";
+import type { Ended, Live, Verdict } from "./types";
 
 /** Worst first. A status that is not known here is worse than `ok` and better than the others. */
 const STATUSES: [string, Tone, string][] = [
   ["killed", "bad", "killed"],
-  ["waiting_memory", "warn", "waits: memory"],
-  ["waiting_disk", "warn", "waits: disk"],
-  ["waiting_cpu", "warn", "waits: CPU"],
+  ["waiting_memory", "warn", "waiting (memory)"],
+  ["waiting_disk", "warn", "waiting (disk)"],
+  ["waiting_cpu", "warn", "waiting (CPU)"],
   ["throttled", "warn", "throttled"],
   ["unfair", "warn", "unfair"],
   ["tight", "mild", "tight"],
 ];
+
+/** What the list is made of: containers that run, and such that ended. */
+type Subject = Pick<Live, "id" | "name" | "verdict"> & Partial<Pick<Ended, "ended_unix_ms">>;
 
 type MaybeVerdict = Verdict | null | undefined;
 
@@ -35,7 +38,7 @@ export function verdictPill(verdict: MaybeVerdict): HTMLElement {
 export function verdictCard(verdict: MaybeVerdict): HTMLElement {
   return h(
     "section.verdict", { "aria-label": "Verdict", "data-tone": badness(verdict) === 0 ? "good" : verdict?.status === "killed" ? "bad" : "warn" },
-    h("p.sentence", {}, verdictPill(verdict), " ", visible(verdict?.reason || "Nothing holds it back.")),
+    h("p.sentence", {}, verdictPill(verdict), " ", visible(verdict?.reason || "it gets what it asks for")),
     verdict?.command ? command(verdict.command) : null,
   );
 }
@@ -56,8 +59,8 @@ export class Sick {
     this.element.append(this.title, this.list, this.more);
   }
 
-  show(all: Iterable<Live>): void {
-    const sick = [...all].filter(({ verdict }) => badness(verdict) > 0).sort((a, b) => badness(b.verdict) - badness(a.verdict) || (a.id < b.id ? -1 : 1));
+  show(all: Subject[]): void {
+    const sick = all.filter(({ verdict }) => badness(verdict) > 0).sort((a, b) => badness(b.verdict) - badness(a.verdict) || (a.id < b.id ? -1 : 1));
     this.element.hidden = sick.length === 0;
     say(this.title, `${format.plural(sick.length, "container needs", "containers need")} attention`);
     if (sick.length > this.count) announce(this.title.textContent ?? "");
@@ -76,17 +79,27 @@ export class Sick {
     if (!this.more.hidden) this.more.replaceChildren(`and ${format.count(sick.length - LISTED)} more, `, h("a", { href: link("node", "", { show: "sick" }) }, "first in the table below"));
   }
 
-  private entry(live: Live): HTMLElement {
+  private entry(live: Subject): HTMLElement {
     const verdict = live.verdict as Verdict;
-    const shown = `${verdict.status} ${verdict.command ?? ""} ${nameOf(live)}`;
+    const shown = `${verdict.status} ${verdict.command ?? ""} ${nameOf(live)} ${live.ended_unix_ms ?? ""}`;
     let entry = this.entries.get(live.id);
     if (entry?.shown !== shown) {
       const sentence = h("span.sentence");
-      const element = h("li", {}, h("p", {}, verdictPill(verdict), h("a", { href: link("container", live.id) }, h("bdi", {}, nameOf(live))), sentence), verdict.command ? command(verdict.command) : null);
+      const element = h("li", {}, h("p", {}, verdictPill(verdict), h("a", { href: link("container", live.id) }, h("bdi", {}, nameOf(live))), live.ended_unix_ms ? h("span.quiet", {}, "ended at ", moment(live.ended_unix_ms)) : null, sentence), verdict.command ? command(verdict.command) : null);
       entry?.element.replaceWith(element);
       this.entries.set(live.id, (entry = { element, sentence, shown }));
     }
     say(entry.sentence, visible(verdict.reason));
     return entry.element;
   }
+}
+
+/** Containers that ended within the last hour, folded away. */
+export function endedList(ended: Ended[]): HTMLElement {
+  return h(
+    "ul", {},
+    ...ended.map(({ id, name, ended_unix_ms, verdict }) =>
+      h("li", {}, ended_unix_ms ? h("span.quiet", {}, moment(ended_unix_ms)) : null, h("a", { href: link("container", id) }, h("bdi", {}, nameOf({ id, name }))), ...(verdict && badness(verdict) > 0 ? [verdictPill(verdict), h("span", {}, visible(verdict.reason))] : [])),
+    ),
+  );
 }

@@ -89,6 +89,7 @@ function liveOf(i, second, { state, containers, old }) {
   return {
     ...live,
     cpu_throttled: i % 4 === 1 ? Math.round(400 * load(i + 2, second, 1)) / 1000 : null,
+    cpu_pressure: 0.1 * load(i + 6, second, 2),
     memory_pressure: i % 3 === 1 ? 0.2 * load(i + 1, second, 2) : 0.002 * load(i, second, 2),
     io_pressure: busyDisk ? 0.5 * load(i + 4, second, 2) : 0,
     memory_refault: i % 3 === 1 ? Math.round(6 * MiB * load(i + 1, second, 2)) : 0,
@@ -97,18 +98,27 @@ function liveOf(i, second, { state, containers, old }) {
   };
 }
 
+/** Containers that ended: one was killed and is not back yet, one went by itself. */
+function ended({ state }, second) {
+  if (state !== "alerts") return [];
+  return [
+    { id: `dead${"0".repeat(60)}`, name: "oomer", ended_unix_ms: (second - 20) * 1000, verdict: { status: "killed", reason: "OOM-killed 8 times in 60 s at its limit of 64MiB", command: "docker update --memory 128m oomer" } },
+    { id: `done${"0".repeat(60)}`, name: "backup", ended_unix_ms: (second - 900) * 1000, verdict: { status: "ok", reason: "it gets what it asks for", command: null } },
+  ];
+}
+
 /** What is wrong with a container: in a quiet crowd nothing. */
 function verdictOf(i, name, state) {
   if (state === "quiet") return null;
   return [
-    { status: "killed", reason: `${name} was OOM-killed 3 times in 5 minutes at its limit of 512MiB; it was 508MiB large.`, command: `docker update --memory 768m ${name}` },
-    { status: "throttled", reason: `${name} is held back by its quota 38% of the time, with 9 CPUs idle.`, command: `docker update --cpus 2 ${name}` },
-    { status: "waiting_memory", reason: `${name} waits for memory 12% of the time and reads 5.2MiB/s back.`, command: `docker update --memory 1536m ${name}` },
+    { status: "killed", reason: "OOM-killed 3 times in 5 min at its limit of 512MiB", command: `docker update --memory 768m ${name}` },
+    { status: "throttled", reason: "its quota of 1 CPUs holds its threads back 380 ms of every second", command: `docker update --cpus 2 ${name}` },
+    { status: "waiting_memory", reason: "waits for memory 12% of the time at its limit of 1GiB", command: `docker update --memory 1536m ${name}` },
     null,
-    { status: "tight", reason: `${name} uses 121MiB of 128MiB, and 2MiB could be reclaimed.`, command: `docker update --memory 192m ${name}` },
-    { status: "unfair", reason: `${name} takes 71% of nvme0n1 while others wait.`, command: null },
-    { status: "waiting_cpu", reason: `${name} waits for a CPU 22% of the time.`, command: null },
-    { status: "waiting_disk", reason: `${name} waits for nvme0n1 31% of the time.`, command: `elbowroom explain ${name}` },
+    { status: "tight", reason: "needs 134MiB of memory with a tenth to spare, and its limit is 128MiB", command: `docker update --memory 192m ${name}` },
+    { status: "unfair", reason: "uses 71% of nvme0n1, where its neighbours leave it 22%", command: "elbowroom disks" },
+    { status: "waiting_cpu", reason: "waits for a CPU 32% of the time, which its neighbours use", command: null },
+    { status: "waiting_disk", reason: "waits for nvme0n1 31% of the time, which its neighbours use", command: "elbowroom disks" },
   ][i] ?? null;
 }
 
@@ -194,7 +204,7 @@ export async function mock({ port = 0, containers = 5, state = "quiet", token = 
   const write = (to, event, data) => to.write(`event: ${event}\ndata: ${JSON.stringify(data)}\n\n`);
   function tick(to, second) {
     const all = lives(second);
-    write(to, "snapshot", { at: second * 1000, node: nodeOf(second, all), containers: all });
+    write(to, "snapshot", { at: second * 1000, node: nodeOf(second, all), containers: all, ...(settings.old ? {} : { ended: ended(settings, second) }) });
     for (let i = 0; i < Math.min(all.length, 20); i++) for (const change of changesOf(i, second - 1, second, settings)) write(to, "change", change);
   }
   const timer = setInterval(() => {
@@ -223,7 +233,7 @@ export async function mock({ port = 0, containers = 5, state = "quiet", token = 
   };
 }
 
-const SERIES = ["cpu_effective", "cpu_lower", "cpu_upper", "cpu_used", "memory_effective", "memory_soft", "memory_hard", "memory_used", "disk_read", "disk_write", "memory_lent", "memory_entitlement", "cpu_throttled", "memory_pressure", "io_pressure", "memory_refault", "oom_kills"];
+const SERIES = ["cpu_effective", "cpu_lower", "cpu_upper", "cpu_used", "memory_effective", "memory_soft", "memory_hard", "memory_used", "disk_read", "disk_write", "memory_lent", "memory_entitlement", "cpu_throttled", "cpu_pressure", "memory_pressure", "io_pressure", "memory_refault", "oom_kills"];
 
 function history(query, settings, now) {
   const id = query.get("container");

@@ -133,6 +133,7 @@ const fn reason(kind: AlertKind) -> &'static str {
         AlertKind::LeaseStuck => "LeaseStuck",
         AlertKind::Finding => "Finding",
         AlertKind::Quota => "Quota",
+        AlertKind::Verdict => "Verdict",
     }
 }
 

@@ -61,8 +61,8 @@ pub(crate) enum Verb {
     Cdi(crate::verbs::engine_hooks::CdiArgs),
     /// Write an OCI hook for Podman and CRI-O: every container has its view before its first instruction.
     OciHooks(crate::verbs::engine_hooks::OciHooksArgs),
-    /// List containers with what they see; ATTACHED "late": after their first process started.
-    List(OutputArgs),
+    /// List containers with what they see and how they are doing, the worst first; ATTACHED "late": after their first process started.
+    List(crate::verbs::containers::ListArgs),
     /// Show one container in full.
     Show(ContainerArgs),
     /// Say why a container sees what it sees.

@@ -7,7 +7,7 @@ import { kindOf } from "../marks";
 import { link, range } from "../route";
 import { attempt, store } from "../store";
 import { Trend } from "../trend";
-import type { Change, Container, Explanation } from "../types";
+import type { Change, Container, Explanation, Verdict } from "../types";
 import { verdictCard } from "../verdict";
 import { findingView, type Report } from "./findings";
 import type { Page } from "./page";
@@ -45,11 +45,11 @@ export function containerPage(id: string): Page {
   follow();
 
   let told = "";
-  const tell = (container: Container) => {
-    const now = JSON.stringify(container.verdict ?? null);
+  const tell = (of: Verdict | null) => {
+    const now = JSON.stringify(of);
     if (now === told || verdict.contains(document.activeElement)) return;
     told = now;
-    verdict.replaceChildren(verdictCard(container.verdict));
+    verdict.replaceChildren(verdictCard(of));
   };
   const refresh = async () => {
     if (store.away) return;
@@ -58,7 +58,7 @@ export function containerPage(id: string): Page {
       gone.hidden = true;
       title.replaceChildren(h("bdi", {}, nameOf(container)));
       tags.replaceChildren(...describe(container));
-      tell(container);
+      tell(container.verdict ?? null);
       rule.hidden = false;
       rule.textContent = visible(explain.rule);
       status.replaceChildren(...stands(container));
@@ -68,7 +68,12 @@ export function containerPage(id: string): Page {
     } catch (error) {
       if (!(error instanceof Failed) || error.status !== 404) return;
       gone.hidden = false;
-      gone.replaceChildren(empty("This container is gone", "Its past stays on the charts as long as the agent keeps it. ", h("a", { href: link("node") }, "All containers")));
+      const last = store.ended.find((ended) => ended.id === id);
+      if (last) {
+        title.replaceChildren(h("bdi", {}, nameOf(last)));
+        tell(last.verdict ?? null);
+      }
+      gone.replaceChildren(empty("This container is gone", ...(last?.ended_unix_ms ? ["It ended at ", moment(last.ended_unix_ms), ". "] : []), "Its past stays on the charts as long as the agent keeps it. ", h("a", { href: link("node") }, "All containers")));
     }
   };
   const look = async () => {

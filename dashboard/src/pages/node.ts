@@ -6,7 +6,7 @@ import { Grid } from "../grid";
 import { range } from "../route";
 import { io, store } from "../store";
 import { Trend } from "../trend";
-import { Sick } from "../verdict";
+import { endedList, Sick } from "../verdict";
 import type { Page } from "./page";
 import { alerts, cpuPlan, diskPlan, diskState, memoryPlan, mode, ranges } from "./pieces";
 
@@ -20,6 +20,9 @@ export function nodePage(): Page {
   const warnings = h("section", { "aria-label": "Alerts", hidden: true });
   const sick = new Sick();
   const grid = new Grid();
+  const endedTitle = h("summary");
+  const ended = h("details.ended", { hidden: true }, endedTitle);
+  let endedShown = "";
 
   const plans = [cpuPlan(HEIGHT, "machine", false), memoryPlan(HEIGHT, "machine", false), diskPlan(HEIGHT, false)];
   const boxes = [cpu, memory, disks];
@@ -38,11 +41,19 @@ export function nodePage(): Page {
     h("section.tiles", { "aria-label": "Machine" }, cpu.element, memory.element, disks.element, agent.element),
     warnings,
     grid.element,
+    ended,
   );
 
   const tick = () => {
     const { node } = store;
-    sick.show([...store.rows.values()].map(({ live }) => live));
+    sick.show([...[...store.rows.values()].map(({ live }) => live), ...store.ended]);
+    const now = JSON.stringify(store.ended);
+    if (now !== endedShown) {
+      endedShown = now;
+      ended.hidden = store.ended.length === 0;
+      say(endedTitle, `${format.plural(store.ended.length, "container")} ended within the last hour`);
+      ended.replaceChildren(endedTitle, endedList(store.ended));
+    }
     cpu.big(format.cpu(node.cpu_used), `of ${format.count(node.cpus)} CPUs used`, node.cpu_used, node.cpus);
     const effective = sum((live) => live.cpu_effective);
     const asked = sum((live) => live.cpu_used);

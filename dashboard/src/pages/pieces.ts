@@ -62,6 +62,7 @@ export function waitingPlan(height: number): Plan {
     lines: [
       { series: "memory_pressure", label: "for memory", role: "used" },
       { series: "io_pressure", label: "for disks", role: "rate" },
+      { series: "cpu_pressure", label: "for a CPU", role: "other" },
     ],
   };
 }

@@ -59,6 +59,7 @@ pub enum HistorySeries {
     MemoryLent,
     MemoryEntitlement,
     CpuThrottled,
+    CpuPressure,
     MemoryPressure,
     IoPressure,
     MemoryRefault,
@@ -66,7 +67,7 @@ pub enum HistorySeries {
 }
 
 /// How many series there are.
-pub(crate) const SERIES_COUNT: usize = 17;
+pub(crate) const SERIES_COUNT: usize = 18;
 /// Their names, in the order of [`HistorySeries`]. `cpu_*` are CPUs, `memory_*` bytes, `disk_*` bytes per second over all disks,
 /// `*_pressure` the part of the time that a task waited, `memory_refault` bytes per second, `oom_kills` how many there were so far.
 pub(crate) const SERIES_NAMES: [&str; SERIES_COUNT] = [
@@ -83,6 +84,7 @@ pub(crate) const SERIES_NAMES: [&str; SERIES_COUNT] = [
     "memory_lent",
     "memory_entitlement",
     "cpu_throttled",
+    "cpu_pressure",
     "memory_pressure",
     "io_pressure",
     "memory_refault",
@@ -96,6 +98,7 @@ const fn is_averaged(series: usize) -> bool {
         || series == HistorySeries::DiskRead as usize
         || series == HistorySeries::DiskWrite as usize
         || series == HistorySeries::CpuThrottled as usize
+        || series == HistorySeries::CpuPressure as usize
         || series == HistorySeries::MemoryPressure as usize
         || series == HistorySeries::IoPressure as usize
         || series == HistorySeries::MemoryRefault as usize

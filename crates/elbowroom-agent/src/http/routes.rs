@@ -43,10 +43,7 @@ pub(crate) fn router(source: Arc<dyn SnapshotSource>) -> Router {
             "/status",
             get(async |desk: StateExtractor| cached_part(&desk, |m| json_bytes(&m.snapshot.status))),
         )
-        .route(
-            "/containers",
-            get(async |desk: StateExtractor| cached_part(&desk, RenderedSnapshot::containers)),
-        )
+        .route("/containers", get(containers))
         .route("/containers/{id}", get(container))
         .route("/containers/{id}/explain", get(explain))
         .route("/containers/{id}/attach", post(attach))
@@ -120,6 +117,27 @@ async fn ready(State(desk): StateExtractor) -> Result<&'static str, HttpError> {
 async fn metrics(State(desk): StateExtractor) -> Result<Response, HttpError> {
     const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], newest(&desk)?.metrics()).into_response())
+}
+
+/// The query of `/api/v1/containers`.
+#[derive(Debug, Deserialize)]
+struct ContainersParams {
+    /// Also those that ended within the last hour.
+    #[serde(default)]
+    all: bool,
+}
+
+async fn containers(
+    State(desk): StateExtractor,
+    asked: Result<Query<ContainersParams>, QueryRejection>,
+) -> Result<Response, HttpError> {
+    let asked = asked.map_err(|error| HttpError::new(StatusCode::BAD_REQUEST, error.body_text()))?;
+    cached_part(&desk, |moment| match asked.all {
+        false => moment.containers(),
+        true => {
+            json_bytes(&moment.snapshot.containers.iter().chain(&moment.snapshot.ended).collect::<Vec<_>>())
+        }
+    })
 }
 
 type PathId = Result<Path<String>, PathRejection>;

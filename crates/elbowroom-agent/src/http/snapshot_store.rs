@@ -187,6 +187,7 @@ fn container_point(container: &ContainerView) -> HistoryPoint {
         .with(HistorySeries::MemoryLent, status.map(|s| s.lent.get() as f64))
         .with(HistorySeries::MemoryEntitlement, status.map(|s| s.entitlement.get() as f64))
         .with(HistorySeries::CpuThrottled, container.cpu_throttled_millicpu.map(cpus))
+        .with(HistorySeries::CpuPressure, container.cpu_pressure)
         .with(HistorySeries::MemoryPressure, pressure.and_then(|p| p.memory_some))
         .with(HistorySeries::IoPressure, pressure.and_then(|p| p.io_some))
         .with(HistorySeries::MemoryRefault, pressure.map(|p| p.refault.get() as f64))

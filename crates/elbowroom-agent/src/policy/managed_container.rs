@@ -6,6 +6,7 @@ use crate::view_server::slots::SlotHandle;
 use elbowroom_linux::view_page::ViewPage;
 use elbowroom_types::sample::Usage;
 use elbowroom_types::unit::Micros;
+use elbowroom_types::verdict::Verdict;
 use elbowroom_view::pages::mapped::MappedView;
 use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use elbowroom_view::rules::View;
@@ -118,6 +119,8 @@ pub(super) struct ManagedContainer {
     window: (Micros, Usage),
     pub(super) cpu_used_millicpu: u64,
     pub(super) cpu_throttled_millicpu: Option<u64>,
+    /// How it is doing, as it was judged last.
+    pub(super) verdict: Verdict,
 }
 
 impl ManagedContainer {
@@ -147,6 +150,7 @@ impl ManagedContainer {
             window: (Micros::ZERO, Usage::default()),
             cpu_used_millicpu: 0,
             cpu_throttled_millicpu: None,
+            verdict: Verdict::default(),
         }
     }
 

@@ -9,6 +9,7 @@ use elbowroom_client::table::{Align, clip, table};
 use elbowroom_govern::GovernorMode;
 use elbowroom_govern::memory::{ColourSource, ContainerMemoryStatus, MemoryDecision, PoolView};
 use elbowroom_types::unit::{Bytes, Limit};
+use elbowroom_types::verdict::VerdictStatus;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -88,7 +89,10 @@ fn container_table(containers: &[ContainerMemory]) -> String {
             clip(of.container.name.as_ref().unwrap_or(&of.container.id), 16),
             number_format::colour_name(s.colour).to_owned(),
             source_name(s.source).to_owned(),
-            number_format::memory_state(s.state).to_owned(),
+            match of.verdict.status {
+                VerdictStatus::Ok => number_format::memory_state(s.state).to_owned(),
+                status => status.to_string(),
+            },
             number_format::short_bytes(s.usage.get()),
             number_format::short_bytes(s.entitlement.get()),
             number_format::short_bytes(s.floor.get()),
@@ -205,6 +209,7 @@ mod tests {
     use elbowroom_types::id::CgroupId;
     use elbowroom_types::probe::Colour;
     use elbowroom_types::unit::Micros;
+    use elbowroom_types::verdict::Verdict;
 
     fn status() -> ContainerMemoryStatus {
         let inputs = DecisionInputs {
@@ -270,7 +275,7 @@ mod tests {
             mode: GovernorMode::Observe,
             not_enforced: None,
             pools: vec![pool],
-            containers: vec![ContainerMemory { container, status: status() }],
+            containers: vec![ContainerMemory { container, status: status(), verdict: Verdict::default() }],
             alerts: vec![alert],
         }
     }
