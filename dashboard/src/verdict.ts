@@ -44,7 +44,7 @@ export function verdictCard(verdict: MaybeVerdict): HTMLElement {
 }
 
 /** Containers listed before the rest is only counted. */
-const LISTED = 5;
+const LISTED = 3;
 
 /** The containers that need attention, worst first. An entry stays the same element: a button under the pointer does not move away. */
 export class Sick {

@@ -121,7 +121,7 @@ test("the sick come first, with their sentence and the command that helps, which
   await visit({ containers: 14, state: "alerts" }, async (page) => {
     const sick = page.getByRole("region", { name: "Containers that need attention" });
     await sick.getByRole("heading", { name: "8 containers need attention" }).waitFor();
-    assert.deepEqual(await sick.locator("li a").allTextContents(), ["web-1", "oomer", "cache-1", "auth-1", "mail-1"]);
+    assert.deepEqual(await sick.locator("li a").allTextContents(), ["web-1", "oomer", "cache-1"]);
     assert.deepEqual((await rows(page)).slice(0, 8), ["web-1", "cache-1", "auth-1", "mail-1", "db-1", "batch-1", "search-1", "db-2"]);
     await page.getByRole("button", { name: "Copy: docker update --memory 768m web-1" }).click();
     await sick.getByRole("button").filter({ hasText: "Copied" }).waitFor();

@@ -26,7 +26,7 @@ export function containerPage(id: string): Page {
   const charts = h("div.charts");
   const changes = h("ol.changes", { tabindex: 0, "aria-label": "Changes, newest first" });
   const status = h("div.columns");
-  const findings = h("div");
+  const findings = h("div.findings");
   const gone = h("div", { hidden: true });
 
   let trend: Trend | null = null;
