@@ -142,7 +142,8 @@ class Store {
     this.status = status ?? this.status;
     this.disks = disks ?? this.disks;
     this.memory = memory ?? this.memory;
-    this.alerts = alerts ?? this.alerts;
+    // Verdicts are shown as what they are: with the containers.
+    this.alerts = alerts?.filter(({ kind }) => kind !== "VERDICT") ?? this.alerts;
     this.alerted = new Set(this.alerts.flatMap((alert) => (alert.container ? [alert.container.id] : [])));
     this.tell("slow");
   }

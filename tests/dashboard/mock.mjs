@@ -149,10 +149,10 @@ function changesOf(i, from, to, settings) {
 
 /**
  * `port` 0 takes any that is free. `mode` is that of both governors; `code` is exchanged once for the token; `old` is an agent without
- * verdicts and pressure; `silent` tells of one second, and knows no past. Gives the address, and handles to disturb it.
+ * verdicts and pressure; `young` knows no past. Gives the address, and handles to disturb it.
  */
-export async function mock({ port = 0, containers = 5, state = "quiet", token = "", mode = "", code = "", old = false, silent = false } = {}) {
-  const settings = { containers, state, token, mode, code, old, silent };
+export async function mock({ port = 0, containers = 5, state = "quiet", token = "", mode = "", code = "", old = false, young = false } = {}) {
+  const settings = { containers, state, token, mode, code, old, young };
   const streams = new Set();
   const lives = (second) => Array.from({ length: settings.containers }, (_, i) => liveOf(i, second, settings));
   const now = () => Math.floor(Date.now() / 1000);
@@ -208,7 +208,6 @@ export async function mock({ port = 0, containers = 5, state = "quiet", token = 
     for (let i = 0; i < Math.min(all.length, 20); i++) for (const change of changesOf(i, second - 1, second, settings)) write(to, "change", change);
   }
   const timer = setInterval(() => {
-    if (settings.silent) return;
     const second = now();
     for (const stream of streams) tick(stream, second);
   }, 1000);
@@ -241,7 +240,7 @@ function history(query, settings, now) {
   const span = Math.max(1, to - Math.floor(Number(query.get("from")) / 1000));
   const step = span <= 600 ? 1 : span <= 7200 ? 10 : 60;
   const index = id === null ? -1 : lookup(id, settings);
-  if (settings.silent || (id !== null && index < 0)) return { container: id, step_ms: 1000, time: [], series: {}, changes: [] };
+  if (settings.young || (id !== null && index < 0)) return { container: id, step_ms: 1000, time: [], series: {}, changes: [] };
   const time = [];
   const series = Object.fromEntries(SERIES.map((key) => [key, []]));
   for (let second = to - span; second <= to; second += step) {
@@ -286,6 +285,8 @@ function alerts({ state }, all) {
   return [
     { kind: "STARVED", disk: "259:0", group: 7, since: 1, until: null, since_unix_ms: began, disk_name: "nvme0n1", container: about(1), text: `${about(1).name} gets 8% of nvme0n1 and needs 22% (17.3 requests under way): give it a reservation or a weight, or move a container elsewhere` },
     { kind: "DEGRADED", disk: "259:0", group: null, since: 1, until: null, since_unix_ms: began - 3e5, disk_name: "nvme0n1", container: null, text: "nvme0n1 does 41% of what it did on most of the last 24 hours: look at its health, its cloud credits, and who else uses it" },
+    { kind: "VERDICT", topic: "killed", disk: null, group: 1, since: 1, until: null, since_unix_ms: began, disk_name: null, container: about(0), text: `${about(0).name}: OOM-killed 3 times in 5 min at its limit of 512MiB` },
+    { kind: "FINDING", topic: "cache-stolen", disk: null, group: 3, since: 1, until: null, since_unix_ms: began, disk_name: null, container: about(1), text: "Its page cache was taken by its neighbours." },
     { kind: "FOREIGN_WRITER", disk: null, group: 9, since: 1, until: null, disk_name: null, container: about(2), text: `somebody else set the protection of ${about(2).name} that was ours; it is theirs for ten minutes` },
   ];
 }

@@ -52,7 +52,7 @@ function poolView(pool: Pool, members: Member[], memory: Memory): HTMLElement {
     bar(used / pool.size, `${format.bytes(used)} of ${format.bytes(pool.size)} used`, [{ at: pool.reserved / pool.size, title: `reserved ${format.bytes(pool.reserved)}`, kind: "lifeline" }]),
     h(
       "p.quiet", {},
-      `${format.bytes(used)} of ${format.bytes(pool.size)} used, ${format.bytes(pool.room)} free, ${format.bytes(pool.reserved)} reserved; ${format.plural(pool.containers, "container")}, ${format.count(pool.needers)} need more than they have; ${format.bytes(lent)} lent out`,
+      `${format.bytes(used)} of ${format.bytes(pool.size)} used, ${format.bytes(pool.room)} free, ${format.bytes(pool.reserved)} reserved; ${format.plural(pool.containers, "container")}, ${format.count(pool.needers)} of them in need of more; ${format.bytes(lent)} lent out`,
     ),
     ...(members.length > 0 ? table(members, memory.mode === "enforce") : [h("p.quiet", {}, "All of them share a part of it, below.")]),
   );

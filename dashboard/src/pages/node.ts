@@ -72,7 +72,7 @@ export function nodePage(): Page {
         h("div.line", {}, h("b", {}, visible(disk.name)), diskState(disk.state, governed?.mode ?? ""), bar(disk.used, disk.used == null ? "capacity not known yet" : `${format.percent(disk.used)} of its capacity used`), h("span.number", {}, disk.used == null ? "–" : format.percent(disk.used))),
       ),
     );
-    if (governed && governed.disks.length === 0) disks.small("no disk is used by containers yet");
+    disks.small(governed?.disks.length === 0 ? "no disk is used by containers yet" : "");
     const lasting = store.alerts;
     warnings.hidden = lasting.length === 0;
     if (lasting.length > 0) warnings.replaceChildren(h("h2", {}, format.plural(lasting.length, "alert")), alerts(lasting));
