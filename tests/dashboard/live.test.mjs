@@ -115,6 +115,8 @@ test("`elbowroom dashboard`: its link opens the page once, the next one follows,
     const [link] = await eventually(() => links.match(/^http:\/\/127\.0\.0\.1:\d+\/#code=[0-9a-f]{32}$/m), "the link");
     await eventually(() => words.match(new RegExp(`ssh -L ${new URL(link).port}:127.0.0.1:`)), "the line for ssh");
     const { origin } = new URL(link);
+    const status = await eventually(() => readFileSync(`/proc/${forward.pid}/status`, "utf8").match(/^CapEff:\s*0+$[^]*^Seccomp:\s*2$/m), "it has given up its rights");
+    assert.match(status.input, /^NoNewPrivs:\s*1$/m);
     await open(browser, link, async (page) => {
       await page.locator(".row").filter({ hasText: NAMES[0] }).waitFor();
       await page.getByText("live", { exact: true }).waitFor();
