@@ -60,6 +60,8 @@ def test_a_crash_loop_for_memory_has_a_name_while_it_lasts_and_after(new_agent, 
     for words in (["explain", name], ["show", name], ["alerts"], ["list", "-a"]):
         said = agent.cli(*words).stdout
         assert name in said and ("OOM-killed 4 times" in said or "killed" in said), (words, said)
+    doctor = agent.cli("doctor", name)
+    assert doctor.returncode == 1 and "It is gone: OOM-killed 4 times" in doctor.stdout, doctor
     rows = api.get(run_dir / "api.sock", "/api/v1/containers?all=true")
     assert row(rows, name)["verdict"] == dead["verdict"]
     assert row(api.get(run_dir / "api.sock", "/api/v1/containers"), name) is None

@@ -187,9 +187,8 @@ pub fn more_cpus(quota: Millicpu) -> Millicpu {
 }
 
 fn unfair(facts: &VerdictFacts<'_>) -> Option<Verdict> {
-    if let Some((used, entitled)) = facts.over_memory.filter(|(used, entitled)| {
-        used.get() as f64 > entitled.get() as f64 * UNFAIR_PART && *entitled < *used
-    }) {
+    let is_over = |(used, entitled): &(Bytes, Bytes)| used.get() as f64 > entitled.get() as f64 * UNFAIR_PART;
+    if let Some((used, entitled)) = facts.over_memory.filter(is_over) {
         let reason = format!("uses {used} of memory, is entitled to {entitled}, and neighbours need some");
         return verdict(VerdictStatus::Unfair, reason, Some("elbowroom memory".to_owned()));
     }
@@ -227,4 +226,215 @@ fn raise_memory(facts: &VerdictFacts<'_>, limit: Bytes, times: u64, over: u64) -
 
 fn percent(part: f64) -> String {
     format!("{:.0}%", part * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use VerdictStatus as S;
+    use elbowroom_types::container::ContainerEngine;
+    use elbowroom_types::id::DeviceNumber;
+    use elbowroom_types::io::IoMax;
+
+    fn owner() -> ResourceOwner {
+        ResourceOwner {
+            engine: ContainerEngine::Docker,
+            name: "web".into(),
+            pod: None,
+            path: "/docker/1f".into(),
+            memory_dir: ("/sys/fs/cgroup/memory/docker/1f".into(), false),
+            cpu_dir: ("/sys/fs/cgroup/cpu/docker/1f".into(), false),
+            cpu_period: Micros::millis(100),
+        }
+    }
+
+    /// A container of 128 MiB and half a CPU that gets what it asks for.
+    fn well(owner: &ResourceOwner) -> VerdictFacts<'_> {
+        VerdictFacts {
+            owner,
+            kills: None,
+            memory_limit: Limit::At(Bytes::mib(128)),
+            memory_and_swap: Some(Limit::At(Bytes::mib(256))),
+            memory_need: Some(Bytes::mib(90)),
+            memory_wait: Some(0.0),
+            disk_wait: Some(0.0),
+            cpu_wait: Some(0.0),
+            cpu_quota: Some(Millicpu(500)),
+            throttled: Some(0.0),
+            cpu_shares: Some(1024),
+            disks: &[],
+            over_memory: None,
+        }
+    }
+
+    fn kills(count: u64, ago: u64) -> Option<MemoryKills> {
+        let limit = Limit::At(Bytes::mib(64));
+        Some(MemoryKills { count, span: Micros::secs(60), ago: Micros::secs(ago), limit, peak: None })
+    }
+
+    fn disk(held_by: LimitedBy) -> ContainerDiskStatus {
+        ContainerDiskStatus {
+            disk: DeviceNumber::new(8, 0),
+            name: "sda".into(),
+            rbps: 0,
+            wbps: 0,
+            riops: 0,
+            wiops: 0,
+            used: Some(0.7),
+            lifeline: Some(0.2),
+            cap: None,
+            max: IoMax::MAX,
+            enforced: false,
+            held_by,
+            decisions: Vec::new(),
+        }
+    }
+
+    fn check(facts: VerdictFacts<'_>, status: S, reason: &str, command: Option<&str>) {
+        let verdict = judge(&facts);
+        assert_eq!((verdict.status, verdict.reason.as_str()), (status, reason));
+        assert_eq!(verdict.command.as_deref(), command, "{reason}");
+    }
+
+    #[test]
+    fn each_status_has_its_sentence_and_its_command() {
+        let owner = owner();
+        let well = || well(&owner);
+        check(well(), S::Ok, "it gets what it asks for", None);
+        check(
+            VerdictFacts { kills: kills(8, 1), memory_limit: Limit::At(Bytes::mib(64)), ..well() },
+            S::Killed,
+            "OOM-killed 8 times in 60 s at its limit of 64MiB",
+            Some("docker update --memory 128m web"),
+        );
+        check(
+            VerdictFacts { throttled: Some(0.523), ..well() },
+            S::Throttled,
+            "its quota of 0.5 CPUs holds its threads back 523 ms of every second",
+            Some("docker update --cpus 0.75 web"),
+        );
+        check(
+            VerdictFacts { memory_need: Some(Bytes::mib(134)), ..well() },
+            S::Tight,
+            "needs 134MiB of memory with a tenth to spare, and its limit is 128MiB",
+            Some("docker update --memory 160m web"),
+        );
+        check(
+            VerdictFacts { memory_need: Some(Bytes::mib(134)), memory_wait: Some(0.2), ..well() },
+            S::WaitingMemory,
+            "waits for memory 20% of the time at its limit of 128MiB",
+            Some("docker update --memory 160m web"),
+        );
+        check(
+            VerdictFacts { memory_wait: Some(0.2), ..well() },
+            S::WaitingMemory,
+            "waits for memory 20% of the time",
+            Some("docker update --memory-reservation 90m web"),
+        );
+        check(
+            VerdictFacts { cpu_wait: Some(0.4), ..well() },
+            S::WaitingCpu,
+            "waits for a CPU 40% of the time, which its neighbours use",
+            Some("docker update --cpu-shares 2048 web"),
+        );
+        let busy = [disk(LimitedBy::Contention)];
+        check(
+            VerdictFacts { disk_wait: Some(0.5), disks: &busy, ..well() },
+            S::WaitingDisk,
+            "waits for sda 50% of the time, which its neighbours use",
+            Some("elbowroom disks"),
+        );
+        check(
+            VerdictFacts { over_memory: Some((Bytes::gib(2), Bytes::gib(1))), ..well() },
+            S::Unfair,
+            "uses 2GiB of memory, is entitled to 1GiB, and neighbours need some",
+            Some("elbowroom memory"),
+        );
+        let hog = [ContainerDiskStatus { cap: Some(0.5), ..disk(LimitedBy::Nothing) }];
+        check(
+            VerdictFacts { disks: &hog, ..well() },
+            S::Unfair,
+            "uses 70% of sda, where its neighbours leave it 50%",
+            Some("elbowroom disks"),
+        );
+    }
+
+    #[test]
+    fn the_worst_of_several_troubles_counts() {
+        let owner = owner();
+        let busy = [disk(LimitedBy::Contention)];
+        let mut facts = VerdictFacts {
+            kills: kills(1, 1),
+            memory_wait: Some(0.5),
+            disk_wait: Some(0.5),
+            cpu_wait: Some(0.5),
+            disks: &busy,
+            over_memory: Some((Bytes::gib(2), Bytes::gib(1))),
+            memory_need: Some(Bytes::gib(2)),
+            ..well(&owner)
+        };
+        let status = |facts: &VerdictFacts<'_>| judge(facts).status;
+        assert_eq!(status(&facts), S::Killed);
+        facts.kills = None;
+        assert_eq!(status(&facts), S::WaitingMemory);
+        facts.memory_wait = None;
+        assert_eq!(status(&facts), S::WaitingDisk);
+        facts.disk_wait = None;
+        assert_eq!(status(&facts), S::WaitingCpu);
+        facts.throttled = Some(0.5);
+        assert_eq!(status(&facts), S::Throttled, "its own quota is what it waits for");
+        facts.cpu_quota = None;
+        assert_eq!(status(&facts), S::WaitingCpu, "without a quota nothing throttles it");
+        facts.cpu_wait = None;
+        assert_eq!(status(&facts), S::Unfair);
+        facts.over_memory = None;
+        assert_eq!(status(&facts), S::Tight);
+        facts.memory_limit = Limit::Max;
+        assert_eq!(status(&facts), S::Ok);
+    }
+
+    #[test]
+    fn thresholds_hold_on_both_sides_and_what_is_not_known_is_no_trouble() {
+        let owner = owner();
+        let status = |facts: VerdictFacts<'_>| judge(&facts).status;
+        let with = |throttled| status(VerdictFacts { throttled, ..well(&owner) });
+        assert_eq!((with(Some(0.05)), with(Some(0.051)), with(None)), (S::Ok, S::Throttled, S::Ok));
+        let with = |kills| status(VerdictFacts { kills, ..well(&owner) });
+        assert_eq!((with(kills(1, 119)), with(kills(1, 120)), with(kills(0, 1))), (S::Killed, S::Ok, S::Ok));
+        let with = |cpu_wait| status(VerdictFacts { cpu_wait, ..well(&owner) });
+        assert_eq!((with(Some(0.24)), with(Some(0.25)), with(None)), (S::Ok, S::WaitingCpu, S::Ok));
+        let with = |need| status(VerdictFacts { memory_need: need, ..well(&owner) });
+        assert_eq!(
+            (with(Some(Bytes::mib(128))), with(Some(Bytes::mib(129))), with(None)),
+            (S::Ok, S::Tight, S::Ok)
+        );
+        let own = [disk(LimitedBy::Nothing)];
+        let facts = VerdictFacts { disk_wait: Some(0.9), disks: &own, ..well(&owner) };
+        assert_eq!(status(facts), S::Ok, "it reads as fast as it asks for");
+    }
+
+    #[test]
+    fn swap_moves_with_a_limit_that_an_engine_would_refuse_alone() {
+        let owner = owner();
+        let command = |memory_and_swap| {
+            let need = Some(Bytes::mib(134));
+            judge(&VerdictFacts { memory_and_swap, memory_need: need, ..well(&owner) }).command.unwrap()
+        };
+        assert_eq!(command(Some(Limit::Max)), "docker update --memory 160m web");
+        let no_swap = command(Some(Limit::At(Bytes::mib(128))));
+        assert_eq!(no_swap, "docker update --memory 160m --memory-swap 160m web");
+        assert_eq!(command(None), "docker update --memory 160m --memory-swap -1 web");
+    }
+
+    #[test]
+    fn a_kill_without_a_limit_of_its_own_says_so_and_has_no_command() {
+        let owner = owner();
+        let kills = kills(1, 1).map(|kills| MemoryKills { limit: Limit::Max, ..kills });
+        check(
+            VerdictFacts { kills, ..well(&owner) },
+            S::Killed,
+            "OOM-killed once: it has no limit of its own, so one around it or the host was full",
+            None,
+        );
+    }
 }

@@ -49,42 +49,34 @@ pub struct ResourceOwner {
 impl ResourceOwner {
     /// The command that makes this change; `None` where the container's cgroup has no such file.
     pub fn command(&self, setting: &ResourceSetting) -> Option<String> {
-        engine_command(self.engine, &self.name, self.pod.as_ref(), setting).or_else(|| {
-            let ((dir, v2), file, to) = self.file(setting)?;
-            let name = if *v2 { file.1 } else { file.0 };
-            let unit = unit_property(&self.path, name);
-            let file = format!("{dir}/{name}");
-            (!dir.is_empty()).then(|| plain_command(&FileWrite { file, to, unit, ..FileWrite::default() }))
-        })
+        engine_command(self.engine, &self.name, self.pod.as_ref(), setting)
+            .or_else(|| self.write(setting).map(|write| plain_command(&write)))
     }
 
-    /// Directory, the file's names in v1 and v2, and its new value.
-    fn file(
-        &self,
-        setting: &ResourceSetting,
-    ) -> Option<(&(String, bool), (&'static str, &'static str), String)> {
-        Some(match setting {
+    /// The same as a write to the container's cgroup.
+    fn write(&self, setting: &ResourceSetting) -> Option<FileWrite> {
+        let ((memory, memory_v2), (cpu, cpu_v2)) = (&self.memory_dir, &self.cpu_dir);
+        let pick = |v2: &bool, names: [&'static str; 2]| names[usize::from(*v2)];
+        let (dir, name, to) = match setting {
             ResourceSetting::MemoryLimit { limit, .. } => {
-                (&self.memory_dir, ("memory.limit_in_bytes", "memory.max"), limit.get().to_string())
+                (memory, pick(memory_v2, ["memory.limit_in_bytes", "memory.max"]), limit.get().to_string())
             }
             ResourceSetting::MemoryReservation(keep) => {
-                (&self.memory_dir, ("memory.soft_limit_in_bytes", "memory.low"), keep.get().to_string())
+                let names = ["memory.soft_limit_in_bytes", "memory.low"];
+                (memory, pick(memory_v2, names), keep.get().to_string())
             }
             ResourceSetting::Cpus(cpus) => {
-                let quota = cpus.get().saturating_mul(self.cpu_period.get()) / 1_000;
-                let to = if self.cpu_dir.1 {
-                    format!("{quota} {}", self.cpu_period.get())
-                } else {
-                    quota.to_string()
-                };
-                (&self.cpu_dir, ("cpu.cfs_quota_us", "cpu.max"), to)
+                let period = self.cpu_period.get();
+                let quota = cpus.get().saturating_mul(period) / 1_000;
+                let to = if *cpu_v2 { format!("{quota} {period}") } else { quota.to_string() };
+                (cpu, pick(cpu_v2, ["cpu.cfs_quota_us", "cpu.max"]), to)
             }
             // Shares mean something on v1 only; the weight of v2 has another scale.
-            ResourceSetting::CpuShares(shares) if !self.cpu_dir.1 => {
-                (&self.cpu_dir, ("cpu.shares", "cpu.shares"), shares.to_string())
-            }
+            ResourceSetting::CpuShares(shares) if !cpu_v2 => (cpu, "cpu.shares", shares.to_string()),
             ResourceSetting::CpuShares(_) | ResourceSetting::Pids(_) => return None,
-        })
+        };
+        let (file, unit) = (format!("{dir}/{name}"), unit_property(&self.path, name));
+        (!dir.is_empty()).then(|| FileWrite { file, to, unit, ..FileWrite::default() })
     }
 }
 

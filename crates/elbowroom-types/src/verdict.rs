@@ -61,12 +61,12 @@ impl VerdictStatus {
 }
 
 impl fmt::Display for VerdictStatus {
-    /// For people: `waiting (CPU)`.
+    /// For people: `waiting cpu`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::WaitingCpu => "waiting (CPU)",
-            Self::WaitingDisk => "waiting (disk)",
-            Self::WaitingMemory => "waiting (memory)",
+            Self::WaitingCpu => "waiting cpu",
+            Self::WaitingDisk => "waiting disk",
+            Self::WaitingMemory => "waiting memory",
             other => other.name(),
         })
     }

@@ -144,11 +144,11 @@ type PathId = Result<Path<String>, PathRejection>;
 
 async fn container(State(desk): StateExtractor, id: PathId) -> Result<Response, HttpError> {
     let moment = newest(&desk)?;
-    Ok(json(json_bytes(find(&moment.snapshot.containers, &path_name(id)?)?)))
+    Ok(json(json_bytes(find_any(&moment, &path_name(id)?)?)))
 }
 
 async fn explain(State(desk): StateExtractor, id: PathId) -> Result<Response, HttpError> {
-    let id = find(&newest(&desk)?.snapshot.containers, &path_name(id)?)?.id.clone();
+    let id = find_any(&*newest(&desk)?, &path_name(id)?)?.id.clone();
     Ok(json(json_bytes(&desk.source.explain(id).await?)))
 }
 
@@ -265,6 +265,12 @@ fn find<'a>(containers: &'a [ContainerView], name: &str) -> Result<&'a Container
             Err(HttpError::new(StatusCode::CONFLICT, message))
         }
     }
+}
+
+/// The same, and where none runs that is called so, one that ended within the last hour.
+fn find_any<'a>(moment: &'a RenderedSnapshot, name: &str) -> Result<&'a ContainerView, HttpError> {
+    let snapshot = &moment.snapshot;
+    find(&snapshot.containers, name).or_else(|refusal| find(&snapshot.ended, name).map_err(|_| refusal))
 }
 
 fn not_found(name: &str) -> HttpError {

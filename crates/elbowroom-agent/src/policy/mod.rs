@@ -15,6 +15,7 @@ mod doctor;
 mod event_pipeline;
 mod facts;
 mod io_limit_overlay;
+mod judging;
 mod label_overrides;
 mod limiter;
 mod loadavg;

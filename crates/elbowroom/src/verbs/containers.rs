@@ -133,12 +133,26 @@ fn reach_text(reached: &ReachReport) -> String {
     text
 }
 
+/// The width of a terminal, and of what is piped.
+const WIDTH: usize = 80;
+/// Names are clipped to these many characters, to fewer where a row would be too wide, and never to less than the second.
+const NAME_WIDTHS: (usize, usize) = (28, 12);
+
 fn list_text(containers: &[ContainerView]) -> String {
+    let text = list_table(containers, NAME_WIDTHS.0);
+    let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    match widest.saturating_sub(WIDTH) {
+        0 => text,
+        excess => list_table(containers, NAME_WIDTHS.0.saturating_sub(excess).max(NAME_WIDTHS.1)),
+    }
+}
+
+fn list_table(containers: &[ContainerView], name_width: usize) -> String {
     let rows: Vec<Vec<String>> = containers
         .iter()
         .map(|c| {
             vec![
-                clip(&display_name(c), 28),
+                clip(&display_name(c), name_width),
                 c.verdict.status.to_string(),
                 c.view.cpus.to_string(),
                 format!("{}-{}", c.view.cpus_lower, c.view.cpus_upper),
