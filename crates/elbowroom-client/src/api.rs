@@ -213,6 +213,13 @@ pub struct ContainerView {
     pub usage: Usage,
     /// CPU it used over the last second, in thousandths of a CPU.
     pub cpu_used_millicpu: u64,
+    /// CPU that its quota held back over the last second, in thousandths of a CPU; `None` where that is not read (no quota).
+    #[serde(default)]
+    pub cpu_throttled_millicpu: Option<u64>,
+    /// The part of the last ten seconds that at least one task waited for a CPU, `some avg10` of `cpu.pressure`, as it was read last;
+    /// `None` without PSI.
+    #[serde(default)]
+    pub cpu_pressure: Option<f64>,
     /// Where it stands at the disks it uses; the decisions that led there are in [`Explanation::disk`] only.
     pub disk: Vec<ContainerDiskStatus>,
     /// Where its memory stands, once it was measured; the decisions are in [`Explanation::memory`] only.

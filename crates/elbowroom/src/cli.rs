@@ -69,6 +69,8 @@ pub(crate) enum Verb {
     Explain(ContainerArgs),
     /// Live table of all containers.
     Top(TopArgs),
+    /// Show the dashboard in a browser: prints a link that works once, and serves it until Ctrl-C.
+    Dashboard(crate::verbs::dashboard::DashboardArgs),
     /// Show the disks that are shared: what they can do, what is promised, what is wrong.
     ///
     /// STATE: free (no caps), guard (room for all), share (saturated and divided), slow (saturated, and slower than it was),

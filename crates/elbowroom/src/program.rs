@@ -2,7 +2,8 @@
 
 use crate::cli::{self, Cli, Verb};
 use crate::verbs::{
-    alerts, ask, check, containers, disks, engine_hooks, follow, memory, probe, record, restore, top,
+    alerts, ask, check, containers, dashboard, disks, engine_hooks, follow, memory, probe, record, restore,
+    top,
 };
 use crate::{fleet, run};
 use anyhow::Result;
@@ -78,6 +79,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Detach(one) => print_container(run_dir, one, ControlRequest::Detach),
         Verb::Explain(one) => print(&containers::explain(run_dir, one)?),
         Verb::Top(args) => print(&top::top(run_dir, &args)?),
+        Verb::Dashboard(args) => dashboard::main(run_dir, &args).map(|()| ExitCode::SUCCESS),
         Verb::Disks(output) => print(&disks::disks(run_dir, output)?),
         Verb::Memory(output) => print(&memory::memory(run_dir, output)?),
         Verb::Alerts(output) => alerts::alerts(run_dir, output).and_then(print_with_status),

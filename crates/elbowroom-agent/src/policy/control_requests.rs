@@ -205,6 +205,9 @@ impl PolicyLoop {
             view: *view,
             usage: resident.usage,
             cpu_used_millicpu: resident.cpu_used_millicpu,
+            cpu_throttled_millicpu: resident.cpu_throttled_millicpu,
+            cpu_pressure: (resident.facts.has_pressure != 0)
+                .then(|| f64::from(resident.facts.pressure[0].some.avg10) / 10_000.0),
             disk: self.disk.container_statuses(id, false),
             memory: self.memory.container_status(id, false),
             probe: self.probes.view(id, timer::now()),

@@ -286,6 +286,7 @@ impl MemoryMember {
             state: self.state(now),
             until: (until > now).then_some(until),
             usage: self.meter.last().usage,
+            pressure: self.meter.pressure(),
             reclaimable: to_bytes(self.reclaimable()),
             reserve: to_bytes(self.reserve),
             floor: to_bytes(self.floor),

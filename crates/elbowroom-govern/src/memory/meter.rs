@@ -1,5 +1,6 @@
 //! What a container's memory did lately: counters become periods and windows.
 
+use super::{MemoryPressure, to_bytes};
 use elbowroom_types::memory::GroupMemory;
 use elbowroom_types::unit::{Bytes, Micros, Percent};
 use std::collections::VecDeque;
@@ -32,6 +33,8 @@ pub(super) struct MemoryPeriod {
     stall: Option<f64>,
     /// The part of it in which all waited for memory.
     pub(super) full: f64,
+    /// The parts of it in which at least one task waited for memory, and for I/O, as the kernel counts them.
+    some: Option<(f64, f64)>,
     /// What came back after it was reclaimed, and how much of that was in use when it went.
     pub(super) refault: Bytes,
     pub(super) activate: Option<Bytes>,
@@ -94,6 +97,14 @@ impl MemoryMeter {
         self.period().full - mean(usual).unwrap_or(0.0)
     }
 
+    /// What the last period cost, and kills so far.
+    pub(super) fn pressure(&self) -> MemoryPressure {
+        let period = self.period();
+        let (memory_some, io_some) = period.some.unzip();
+        let per_second = period.refault.get() as f64 / period.seconds.max(1e-3);
+        MemoryPressure { memory_some, io_some, refault: to_bytes(per_second), oom_kill: self.last.oom_kill }
+    }
+
     /// Refaults per period over the last ten, as bytes.
     pub(super) fn refault_mean(&self) -> f64 {
         mean(self.recent(SHORT_WINDOW).map(|period| (period.refault.get() as f64, 1.0))).unwrap_or(0.0)
@@ -140,6 +151,9 @@ impl MemoryPeriod {
         Self {
             seconds,
             stall,
+            some: stalls.map(|(after, before)| {
+                (part(after.memory_some, before.memory_some), part(after.io_some, before.io_some))
+            }),
             full: stalls.map_or(0.0, |(after, before)| part(after.memory_full, before.memory_full)),
             refault,
             activate: counted(|m| m.activate),

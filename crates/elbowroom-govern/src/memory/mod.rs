@@ -199,6 +199,9 @@ pub struct ContainerMemoryStatus {
     pub until: Option<Micros>,
     /// Memory charged to it.
     pub usage: Bytes,
+    /// What it waited for over the last second, and its kills.
+    #[serde(default)]
+    pub pressure: MemoryPressure,
     /// What the kernel could take of that without a swap.
     pub reclaimable: Bytes,
     /// Its reservation.
@@ -225,6 +228,20 @@ pub struct ContainerMemoryStatus {
     pub exempt_reason: Option<String>,
     /// The last decisions, oldest first, at most [`DECISION_HISTORY`].
     pub decisions: Vec<MemoryDecision>,
+}
+
+/// What a container waited for over the last second, and how often the kernel killed in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MemoryPressure {
+    /// The part of the time that at least one task waited for memory, `some` of `memory.pressure`; `None` without PSI.
+    pub memory_some: Option<f64>,
+    /// The same for I/O, `io.pressure`.
+    pub io_some: Option<f64>,
+    /// Memory that was reclaimed and came back (`workingset_refault_*`), in bytes per second.
+    pub refault: Bytes,
+    /// Processes that the kernel killed in it for memory since its cgroup was made: `oom_kill`.
+    pub oom_kill: u64,
 }
 
 /// A pool as the governor sees it.

@@ -204,7 +204,7 @@ fn percent(part: Option<f64>) -> String {
 mod tests {
     use super::*;
     use elbowroom_client::api::ContainerRef;
-    use elbowroom_govern::memory::{DecisionInputs, LendingState, MemoryAction};
+    use elbowroom_govern::memory::{DecisionInputs, LendingState, MemoryAction, MemoryPressure};
     use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
     use elbowroom_types::id::CgroupId;
     use elbowroom_types::probe::Colour;
@@ -231,6 +231,7 @@ mod tests {
             state: LendingState::Quarantine,
             until: Some(Micros::secs(9)),
             usage: Bytes::mib(1000),
+            pressure: MemoryPressure::default(),
             reclaimable: Bytes::mib(700),
             reserve: Bytes::mib(1200),
             floor: Bytes::mib(300),

@@ -4,6 +4,7 @@ pub(crate) mod alerts;
 pub(crate) mod ask;
 pub(crate) mod check;
 pub(crate) mod containers;
+pub(crate) mod dashboard;
 pub(crate) mod disks;
 pub(crate) mod engine_hooks;
 pub(crate) mod follow;
