@@ -7,6 +7,7 @@ pub(crate) mod containers;
 pub(crate) mod disks;
 pub(crate) mod engine_hooks;
 pub(crate) mod follow;
+pub(crate) mod host;
 pub(crate) mod memory;
 pub(crate) mod probe;
 pub(crate) mod record;
