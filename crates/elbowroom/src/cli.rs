@@ -169,6 +169,14 @@ pub(crate) enum Verb {
         after_help = "Examples:\n  elbowroom replay load.json\n  elbowroom replay /var/lib/elbowroom/recorder --at -5m\n  elbowroom replay /var/lib/elbowroom/recorder --at 02:47 --serve 127.0.0.1:9274"
     )]
     Replay(ReplayArgs),
+    /// Run a verb on the host from within a container that has the host's process ids; the entry point of the image.
+    ///
+    /// The container needs --pid=host and the agent's rights (docs/guide/install.md). Paths in arguments are the host's; the image's
+    /// directory of programs is /run/elbowroom/image there while an agent runs.
+    #[command(
+        after_help = "Example:\n  docker run --detach --privileged --pid host --cgroupns host elbowroom:VERSION agent"
+    )]
+    Host(crate::verbs::host::HostArgs),
     /// Answers reads of views; started by the agent.
     #[command(hide = true)]
     ViewServer,

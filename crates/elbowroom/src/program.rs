@@ -2,7 +2,7 @@
 
 use crate::cli::{self, Cli, Verb};
 use crate::verbs::{
-    alerts, ask, check, containers, dashboard, disks, engine_hooks, follow, memory, probe, record, restore,
+    alerts, ask, check, containers, dashboard, disks, engine_hooks, follow, host, memory, probe, record, restore,
     top,
 };
 use crate::{fleet, run};
@@ -67,6 +67,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::DetachViews { minor } => process(0, || detach_views(minor)),
         Verb::Supervise => process(0, supervisor::resume),
         Verb::Standby => process(0, supervisor::stand_by),
+        Verb::Host(args) => match host::host(run_dir, &args)? {},
         Verb::Run(args) => Ok(run::main(&args, run_dir)),
         Verb::RunChild(args) => Ok(run::child::main(&args, run_dir)),
         Verb::RunHeir(args) => run::cgroup_reaper::main(&args, run_dir).map(|()| ExitCode::SUCCESS),

@@ -8,6 +8,7 @@ pub(crate) mod dashboard;
 pub(crate) mod disks;
 pub(crate) mod engine_hooks;
 pub(crate) mod follow;
+pub(crate) mod host;
 pub(crate) mod memory;
 pub(crate) mod probe;
 pub(crate) mod record;
