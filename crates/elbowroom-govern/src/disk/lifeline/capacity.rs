@@ -47,10 +47,8 @@ impl Capacity {
         if slow {
             self.record_sizes(load.flow);
         }
-        if done > self.speed {
+        if done > self.speed || saturated {
             self.speed += LifelineConstants::part(load.seconds, k.settle_seconds) * (done - self.speed);
-        } else if saturated {
-            self.speed += LifelineConstants::part(load.seconds, k.rise_seconds) * (done - self.speed);
         }
         let forgets = LifelineConstants::part(load.seconds, k.normal_seconds);
         self.normal = self.speed.max(self.normal - forgets * (self.normal - self.speed));

@@ -255,7 +255,8 @@ fn grow(member: &mut DiskMember, standing: &Standing, period: &Period) {
     let k = &period.k;
     let at_limit = member.is_at_limit(member.agent_max);
     let demand = &mut member.demand;
-    let Some(cap) = demand.cap else { return };
+    let Some(cap) = demand.cap.map(|cap| cap.max(period.cost(demand.lifeline))) else { return };
+    demand.cap = Some(cap);
     if period.saturated {
         return;
     }
@@ -317,7 +318,7 @@ fn order(
     for ((member, standing), weight) in device.members.iter_mut().zip(standings).zip(weights) {
         let max = member.demand.cap.map_or(IoMax::MAX, |cap| limits(cap, member.demand.mix, period));
         let share = member.demand.cap.zip(whole).map(|(cap, byte)| cap * byte);
-        let wish = DesiredLimit { share, max, weight, hysteresis: 0.1 * period.k.tolerance };
+        let wish = DesiredLimit { share, max, weight, hysteresis: 0.2 * period.k.tolerance };
         let cap = member.demand.cap;
         let because = || words.because(standing, cap, weight);
         orders.extend(member.make_order(number, period.now, &wish, because).map(DiskOrder::Cap));

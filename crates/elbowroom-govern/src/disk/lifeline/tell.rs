@@ -84,7 +84,7 @@ pub(super) fn tell(
         let past = heavy && dirty > nameless && member.flow.0[WBPS] < period.elasticity * nameless;
         let limits = Flow::from(member.agent_max).0;
         let beside =
-            member.flow.0.iter().zip(limits).any(|(x, limit)| *x > (1.0 + period.elasticity) * limit);
+            member.flow.0.iter().zip(limits).any(|(x, limit)| *x > (1.0 + period.k.tolerance) * limit);
         let escaping = &mut member.demand.escaping_seconds;
         *escaping = if past || beside { *escaping + period.seconds } else { 0.0 };
         let starved = standing.short > 0.0 && standing.flow < (1.0 - period.k.tolerance) * standing.need;
