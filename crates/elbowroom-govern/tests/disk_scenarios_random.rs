@@ -190,7 +190,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// No cap is below a lifeline: it is cut only down to what is needed and `P` above.
+    /// No cap in force is below a lifeline: it is cut only down to what is needed and `P` above.
     fn share(&mut self, now: &Now<'_>, disk: &DiskView) {
         match disk.state {
             DiskState::Slow => self.seen.insert("slow"),
@@ -199,7 +199,7 @@ impl<'a> Watch<'a> {
         };
         let here = now.statuses.iter().filter(|(pair, _)| pair.1 == disk.number).map(|(_, status)| status);
         let simple = self.is_simple();
-        for status in here.filter(|_| simple) {
+        for status in here.filter(|status| simple && status.enforced) {
             if let (Some(cap), Some(lifeline)) = (status.cap, status.lifeline) {
                 self.seen.insert("floor");
                 if cap < lifeline {
