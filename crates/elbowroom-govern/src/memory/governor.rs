@@ -4,8 +4,8 @@ use super::member::{MemoryMember, ProtectionStatus};
 use super::pool::{self, EnclosingPools, PoolMembership};
 use super::pool_pass::{PassState, PoolPass};
 use super::{
-    ContainerMemoryStatus, MemoryAction, MemorySettings, PoolView, alerts, lend, protect, recall, state,
-    to_bytes, to_f64,
+    ContainerMemoryStatus, MemoryAction, MemoryMechanisms, MemorySettings, PoolView, alerts, lend, protect,
+    recall, state, to_bytes, to_f64,
 };
 use crate::SERVICE_CGROUPS;
 use crate::alert::conditions::Conditions;
@@ -36,6 +36,7 @@ const IDLE_AFTER: Micros = Micros::secs(10);
 #[derive(Debug)]
 pub struct MemoryGovernor {
     settings: MemorySettings,
+    mechanisms: MemoryMechanisms,
     claims: Vec<Claim>,
     node: Option<NodeProperties>,
     groups: BTreeMap<CgroupId, MemoryCgroupState>,
@@ -64,6 +65,7 @@ impl MemoryGovernor {
     pub fn new(settings: MemorySettings, claims: Vec<Claim>) -> Self {
         Self {
             settings,
+            mechanisms: MemoryMechanisms::default(),
             claims,
             node: None,
             groups: BTreeMap::new(),
@@ -73,6 +75,11 @@ impl MemoryGovernor {
             last: None,
             last_need: BTreeMap::new(),
         }
+    }
+
+    /// The same with some mechanisms only, for experiments.
+    pub fn with_mechanisms(self, mechanisms: MemoryMechanisms) -> Self {
+        Self { mechanisms, ..self }
     }
 
     /// The choices in force.
@@ -156,6 +163,7 @@ impl MemoryGovernor {
         self.groups.insert(group.id, known);
         if let Some(container) = &group.container {
             let member = self.members.entry(group.id).or_insert_with(|| MemoryMember::new(group.id));
+            member.mechanisms = self.mechanisms;
             member.name = display_name(container);
             member.claim = claim_for(&self.claims, container);
             member.own_max = group.limits.memory_max.unwrap_or(Limit::Max);
@@ -303,7 +311,14 @@ impl MemoryGovernor {
         let (page_size, views, idle_tax) = (node.page_size, settings.views, settings.idle_tax.fraction());
         let turns: Vec<PoolPass<'_>> = pools
             .iter()
-            .map(|shared| PoolPass { now, membership: shared, page_size, shrink_views: views, idle_tax })
+            .map(|shared| PoolPass {
+                now,
+                membership: shared,
+                page_size,
+                shrink_views: views,
+                idle_tax,
+                mechanisms: self.mechanisms,
+            })
             .collect();
         // The pools that each container is in, from the outside in.
         let mut within: BTreeMap<CgroupId, Vec<&PoolPass<'_>>> = BTreeMap::new();

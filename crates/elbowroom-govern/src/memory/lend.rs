@@ -84,7 +84,13 @@ pub(super) fn review(member: &mut MemoryMember, now: Micros) -> Option<String> {
 /// What it had before the loans that are watched is its working set, whoever took the rest of it since.
 pub(super) fn learn_working_set(member: &mut MemoryMember, now: Micros) {
     let usage = member.usage();
-    member.working_set = member.working_set.max(member.loans.fail(now, usage));
+    let had = member.loans.fail(now, usage);
+    if member.mechanisms.working_sets {
+        member.working_set = member.working_set.max(had);
+    }
+    if !member.mechanisms.holds {
+        member.loans.hold_until = now;
+    }
     member.working_set_load = member.judgement.load;
 }
 

@@ -43,6 +43,7 @@ pub(super) enum ProtectionStatus {
 pub(super) struct MemoryMember {
     pub(super) id: CgroupId,
     pub(super) name: String,
+    pub(super) mechanisms: super::MemoryMechanisms,
     pub(super) claim: Claim,
     /// Why nothing is ever taken from it.
     pub(super) exempt_reason: Option<&'static str>,
@@ -95,6 +96,7 @@ impl MemoryMember {
         Self {
             id,
             name: String::new(),
+            mechanisms: super::MemoryMechanisms::default(),
             claim: Claim::default(),
             exempt_reason: None,
             user_protection: Limit::At(Bytes::ZERO),
@@ -222,7 +224,7 @@ impl MemoryMember {
     /// is mapped includes shared memory (cgroup-v2.rst, `file_mapped`), which is on no list of files.
     pub(super) fn reclaimable(&self) -> f64 {
         let m = self.meter.last();
-        let run_from = m.mapped.saturating_sub(m.shmem);
+        let run_from = if self.mechanisms.mapped { m.mapped.saturating_sub(m.shmem) } else { Bytes::ZERO };
         let cache =
             m.inactive_file.saturating_add(m.active_file).saturating_sub(m.dirty).saturating_sub(run_from);
         let swappable = m.anon.saturating_add(m.shmem).saturating_sub(m.unevictable).min(m.swap_room);

@@ -42,6 +42,7 @@ mod entitle;
 mod explain;
 mod governor;
 mod lend;
+mod mechanisms;
 mod member;
 mod meter;
 mod pool;
@@ -54,6 +55,7 @@ mod state;
 
 pub use colour::ColourSource;
 pub use governor::MemoryGovernor;
+pub use mechanisms::MemoryMechanisms;
 pub use pressure_notice::PressureNotices;
 
 pub use settings::MemorySettings;

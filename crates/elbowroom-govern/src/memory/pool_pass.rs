@@ -32,6 +32,7 @@ pub(super) struct PoolPass<'a> {
     pub(super) shrink_views: bool,
     /// `tau`.
     pub(super) idle_tax: f64,
+    pub(super) mechanisms: super::MemoryMechanisms,
 }
 
 /// Who was spoken to in some pool that is short.
@@ -52,6 +53,7 @@ impl PoolPass<'_> {
     pub(super) fn review(&self, member: &mut MemoryMember, orders: &mut Vec<MemoryOrder>) {
         if let Some(harm) = self.harm(member)
             && self.now >= member.quarantine_until
+            && self.mechanisms.quarantine
         {
             lend::learn_working_set(member, self.now);
             let until = self.now.saturating_add(QUARANTINE);
@@ -106,8 +108,10 @@ impl PoolPass<'_> {
         }
         if short {
             spoken.short.extend(&self.membership.member_ids);
-            need -= self.recall(members, needers, need, spoken, orders);
-            if need > 0.0 {
+            if self.mechanisms.recall {
+                need -= self.recall(members, needers, need, spoken, orders);
+            }
+            if need > 0.0 && self.mechanisms.lending {
                 self.lend(members, needers, need, spoken, orders);
             }
         }
@@ -200,7 +204,7 @@ impl PoolPass<'_> {
     }
 
     fn order_lease(&self, member: &mut MemoryMember, high: f64, orders: &mut Vec<MemoryOrder>) {
-        if !recall::needs_renewal(member.lease.as_ref(), high, self.now) {
+        if !self.mechanisms.leases || !recall::needs_renewal(member.lease.as_ref(), high, self.now) {
             return;
         }
         let high = self.whole_pages(high);

@@ -21,12 +21,19 @@ pub(super) const REFUSED_RETRY: Micros = Micros::secs(30);
 
 /// The protection that a container should have, where it has another.
 pub(super) fn protection_order(member: &mut MemoryMember, now: Micros) -> Option<MemoryOrder> {
-    if !member.is_measured || member.exempt_reason.is_some() || now < member.unprotectable_until {
+    if !member.mechanisms.protection
+        || !member.is_measured
+        || member.exempt_reason.is_some()
+        || now < member.unprotectable_until
+    {
         return None;
     }
     let usage = member.usage();
     let (low, soft) = match member.colour() {
         _ if member.is_unpopulated() => (0.0, f64::INFINITY),
+        _ if !member.mechanisms.protection_by_colour => {
+            (PROTECTED_RESERVATION * member.reserve.min(member.nominal_entitlement), member.reserve)
+        }
         // Who is idle is taken from by loans, in steps that are watched. Above a soft limit the kernel would take all of it at once,
         // and first, for whoever reads files.
         Colour::Green => (usage.min(member.floor), f64::INFINITY),

@@ -50,6 +50,9 @@ struct SimMemoryContainer<'a> {
     ever_cached: f64,
     /// The part of its pages that was used lately.
     active: f64,
+    /// The most it had since its last ambush, and until when that lasts.
+    had: f64,
+    ambush_until: Micros,
     running: bool,
     killed: bool,
     served: f64,
@@ -190,7 +193,9 @@ impl<'a> MemorySimulator<'a> {
         }
         let silent = self.rule == MemoryPolicy::Silent;
         for (i, cell) in self.containers.iter().enumerate().filter(|(_, cell)| cell.running && !silent) {
-            if let Some(report) = cell.tenant.probe.report(&cell.tenant.program, cell.served, cell.offered) {
+            if let Some(report) =
+                cell.tenant.probe.report(&cell.tenant.program, self.now, cell.served, cell.offered)
+            {
                 let (at, until) = (self.now, self.now.saturating_add(TTL));
                 events.push(HostEvent::Heard(ProbeUpdate { at, until, group: id(i), report }));
             }
@@ -219,10 +224,24 @@ impl<'a> MemorySimulator<'a> {
     fn execute_orders(&mut self) -> Vec<HostEvent> {
         let mut events = Vec::new();
         let (now, obeyed) = (self.now, self.scenario.enforced);
+        let reclaims = self.scenario.reclaims;
         for order in std::mem::take(&mut self.orders) {
             let (group, what, outcome, reclaimed) = match order {
                 MemoryOrder::Reclaim(reclaim) => {
                     let Some(cell) = self.cell(reclaim.group).filter(|_| obeyed) else { continue };
+                    if !reclaims {
+                        let outcome = OrderOutcome::Refused("no way to reclaim".into());
+                        let (group, what) = (reclaim.group, OrderKind::Reclaim);
+                        let reclaimed = Bytes::ZERO;
+                        events.push(HostEvent::MemoryDone(OrderCompletion {
+                            now,
+                            group,
+                            what,
+                            outcome,
+                            reclaimed,
+                        }));
+                        continue;
+                    }
                     let above = (cell.usage() - reclaim.keep.get() as f64).max(0.0);
                     let amount = above.min(reclaim.amount.get() as f64);
                     let taken = cell.take(amount);
@@ -398,6 +417,8 @@ impl<'a> SimMemoryContainer<'a> {
             swap: 0.0,
             ever_cached: 0.0,
             active: 0.0,
+            had: 0.0,
+            ambush_until: Micros::ZERO,
             running: true,
             killed: false,
             served: 0.0,
@@ -455,6 +476,9 @@ impl<'a> SimMemoryContainer<'a> {
             return (0.0, 0.0);
         }
         self.offered = program.offered(now);
+        if program.ambush {
+            self.lie_in_wait(now);
+        }
         let hits = program.hits(self.cache);
         self.served = (program.peak(self.cache) * noise).min(self.offered);
         let touched = self.served * program.bytes_per_request.get() as f64 * SLICE_SECONDS;
@@ -493,6 +517,18 @@ impl<'a> SimMemoryContainer<'a> {
         (anon, cache)
     }
 
+    /// Asks for all it can get when some of its memory was taken while it was idle.
+    fn lie_in_wait(&mut self, now: Micros) {
+        let program = &self.tenant.program;
+        let most = program.loads.iter().map(|load| load.offered).fold(0.0, f64::max);
+        if now < self.ambush_until {
+            (self.offered, self.had) = (most, self.usage());
+        } else if self.offered < most && self.usage() < 0.95 * self.had {
+            self.ambush_until = now.saturating_add(Micros::secs(20));
+        }
+        self.had = self.had.max(self.usage());
+    }
+
     fn sample(&self, v2: bool, stalls: bool, swap_room: Bytes) -> GroupMemory {
         let size = |x: f64| Bytes(x.max(0.0) as u64);
         let stalls = stalls.then(|| StallTotals {
@@ -506,6 +542,7 @@ impl<'a> SimMemoryContainer<'a> {
             file: size(self.cache),
             inactive_file: size(self.cache * (1.0 - self.active)),
             active_file: size(self.cache * self.active),
+            mapped: size(self.cache.min(self.tenant.program.mapped * self.tenant.program.data.get() as f64)),
             swap: size(self.swap),
             swap_room,
             refault_file: size(self.refault),
