@@ -106,11 +106,7 @@ fn rows() -> Vec<Row> {
         row("protection, lending and recall", |m| {
             (m.protection, m.recall, m.lending) = (false, false, false);
         }),
-        row("`memory.high` for seconds", |m| m.leases = false),
         row("holds", |m| m.holds = false),
-        row("quarantine", |m| m.quarantine = false),
-        row("holds and quarantine", |m| (m.holds, m.quarantine) = (false, false)),
-        row("working sets", |m| m.working_sets = false),
         row("mapped cache is not reclaimable", |m| m.mapped = false),
         Row { name: "probes", rule: MemoryPolicy::Silent, ..everything() },
         Row { name: "reclaim on v1 (transient limit)", reclaims: false, ..everything() },

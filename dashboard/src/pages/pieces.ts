@@ -123,7 +123,6 @@ export const MEMORY_STATES: Record<string, string> = {
   spare: "could spare some",
   lending: "lends",
   hold: "a loan hurt: nothing is taken for a while",
-  quarantine: "something we did did harm: left alone",
   dead: "nobody is in it",
 };
 

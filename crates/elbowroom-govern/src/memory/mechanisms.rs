@@ -12,14 +12,8 @@ pub struct MemoryMechanisms {
     pub lending: bool,
     /// Containers above their entitlement give back.
     pub recall: bool,
-    /// One that grows as fast as it gives is held by `memory.high`.
-    pub leases: bool,
     /// After a loan that hurt nothing is taken for a while.
     pub holds: bool,
-    /// After one that hurt badly nothing is lent for ten minutes.
-    pub quarantine: bool,
-    /// What a container had before a loan that hurt is remembered.
-    pub working_sets: bool,
     /// Page cache that programs run from does not count as reclaimable.
     pub mapped: bool,
 }
@@ -31,10 +25,7 @@ impl Default for MemoryMechanisms {
             protection_by_colour: true,
             lending: true,
             recall: true,
-            leases: true,
             holds: true,
-            quarantine: true,
-            working_sets: true,
             mapped: true,
         }
     }

@@ -9,8 +9,8 @@ use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::memory::{
-    GroupMemory, MemoryHighLease, MemoryOrder, MemoryTick, NodeMemory, OrderCompletion, OrderKind,
-    OrderOutcome, ProbeUpdate, ReclaimProtection, StallTotals,
+    GroupMemory, MemoryOrder, MemoryTick, NodeMemory, OrderCompletion, OrderKind, OrderOutcome, ProbeUpdate,
+    ReclaimProtection, StallTotals,
 };
 use elbowroom_types::probe::Colour;
 use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent, NodeProperties};
@@ -67,7 +67,6 @@ struct SimMemoryContainer<'a> {
     max_events: u64,
     oom_kill: u64,
     protection: f64,
-    lease: Option<MemoryHighLease>,
     view_ceiling: Limit<Bytes>,
     ours: bool,
 }
@@ -252,30 +251,13 @@ impl<'a> MemorySimulator<'a> {
                 MemoryOrder::Protect(protect) if obeyed => {
                     (protect.group, OrderKind::Protect, self.protect(&protect), Bytes::ZERO)
                 }
-                MemoryOrder::Lease(lease) if obeyed => {
-                    let v2 = self.scenario.kernel == MemcgVersion::V2;
-                    let Some(cell) = self.cell(lease.group) else { continue };
-                    cell.lease = v2.then_some(lease);
-                    let outcome =
-                        if v2 { OrderOutcome::Done } else { OrderOutcome::Refused("no memory.high".into()) };
-                    (lease.group, OrderKind::Lease, outcome, Bytes::ZERO)
-                }
-                MemoryOrder::Release(group) => {
-                    if let Some(cell) = self.cell(group) {
-                        cell.lease = None;
-                    }
-                    continue;
-                }
                 MemoryOrder::ViewCeiling(view_ceiling) if obeyed => {
                     if let Some(cell) = self.cell(view_ceiling.group) {
                         cell.view_ceiling = view_ceiling.ceiling;
                     }
                     continue;
                 }
-                MemoryOrder::Protect(_)
-                | MemoryOrder::Lease(_)
-                | MemoryOrder::ViewCeiling(_)
-                | MemoryOrder::Alert(_) => continue,
+                MemoryOrder::Protect(_) | MemoryOrder::ViewCeiling(_) | MemoryOrder::Alert(_) => continue,
             };
             events.push(HostEvent::MemoryDone(OrderCompletion { now, group, what, outcome, reclaimed }));
         }
@@ -433,7 +415,6 @@ impl<'a> SimMemoryContainer<'a> {
             max_events: 0,
             oom_kill: 0,
             protection: 0.0,
-            lease: None,
             view_ceiling: Limit::Max,
             ours: false,
         }
@@ -468,9 +449,6 @@ impl<'a> SimMemoryContainer<'a> {
     fn run(&mut self, now: Micros, max: f64, noise: f64) -> (f64, f64) {
         let program = &self.tenant.program;
         self.running &= self.tenant.stops_at.is_none_or(|stops| now < stops);
-        if self.lease.is_some_and(|lease| lease.until <= now) {
-            self.lease = None;
-        }
         if !self.running {
             (self.anon, self.served, self.offered, self.active) = (0.0, 0.0, 0.0, 0.0);
             return (0.0, 0.0);
@@ -505,7 +483,7 @@ impl<'a> SimMemoryContainer<'a> {
         let anon = (wanted - self.anon - self.swap)
             .clamp(-ALLOCATION_RATE * SLICE_SECONDS, ALLOCATION_RATE * SLICE_SECONDS);
         self.anon = (self.anon + anon.min(0.0)).max(0.0);
-        let room = max.min(self.lease.map_or(f64::INFINITY, |lease| lease.high.get() as f64)) - self.usage();
+        let room = max - self.usage();
         let (anon, cache) = (anon.max(0.0), missed.min((data - self.cache).max(0.0)));
         if anon + cache > room {
             self.max_events += u64::from(room < f64::INFINITY && max.is_finite());
