@@ -157,7 +157,6 @@ export interface MemoryStatus {
   reserve: number;
   floor: number;
   entitlement: number;
-  working_set: number;
   lent: number;
   protected: number;
   enforced: boolean;

@@ -2,8 +2,8 @@
 
 use crate::cli::{self, Cli, Verb};
 use crate::verbs::{
-    alerts, ask, check, containers, dashboard, disks, engine_hooks, follow, host, memory, probe, record, restore,
-    top,
+    alerts, ask, check, containers, dashboard, disks, engine_hooks, follow, host, memory, probe, record,
+    restore, top,
 };
 use crate::{fleet, run};
 use anyhow::Result;

@@ -158,7 +158,6 @@ export const MEMORY_STATES: Record<string, string> = {
   spare: "could spare some",
   lending: "lends out",
   hold: "a loan hurt: nothing is taken for a while",
-  quarantine: "left alone: what was done to it did harm",
   dead: "has no process",
 };
 

@@ -297,8 +297,6 @@ impl MemoryEnforcer {
             }
             MemoryOrder::Protect(protect) => protect.group,
             MemoryOrder::Reclaim(reclaim) => reclaim.group,
-            MemoryOrder::Lease(lease) => lease.group,
-            MemoryOrder::Release(group) => *group,
         };
         let Some(path) = self.paths.get(&group).cloned() else { return Vec::new() };
         tracing::debug!(container = path, ?order, "decided about memory");

@@ -152,21 +152,16 @@ pub(crate) fn memory_status_text(s: &ContainerMemoryStatus) -> String {
 /// What decided about a container's memory.
 pub(crate) fn memory_explanation(s: &ContainerMemoryStatus) -> String {
     let mut text = "\nmemory\n\n".to_owned();
-    let working_set = match s.working_set {
-        Bytes::ZERO => "no loan hurt it yet".to_owned(),
-        at_least => format!("at least {at_least}, as {} loans that hurt have shown", s.failures.max(1)),
-    };
     let mut rows = vec![
         ("now", memory_status_text(s)),
         ("used", format!("{}, of which {} can be taken", s.usage, s.reclaimable)),
         ("reservation", s.reserve.to_string()),
-        ("working set", working_set),
     ];
     if let Some(until) = s.until {
-        rows.push(("left alone until", number_format::monotonic(until)));
+        rows.push(("lends nothing until", number_format::monotonic(until)));
     }
-    if let Some(high) = s.lease {
-        rows.push(("held at", format!("{high} (for seconds)")));
+    if s.failures > 0 {
+        rows.push(("loans that hurt", s.failures.to_string()));
     }
     rows.extend(s.exempt_reason.iter().map(|why| ("never taken", why.clone())));
     for (key, value) in rows {
@@ -219,7 +214,6 @@ mod tests {
             usage: Bytes::gib(1),
             floor: Bytes::mib(300),
             entitlement: Bytes::mib(300),
-            working_set: Bytes::ZERO,
             room: Bytes::mib(9),
         };
         let lend = MemoryAction::Lend { amount: Bytes::mib(20) };
@@ -228,7 +222,7 @@ mod tests {
             source: ColourSource::Probe,
             sigma: Some(1.25),
             stall: Some(0.001),
-            state: LendingState::Quarantine,
+            state: LendingState::Hold,
             until: Some(Micros::secs(9)),
             usage: Bytes::mib(1000),
             pressure: MemoryPressure::default(),
@@ -236,12 +230,10 @@ mod tests {
             reserve: Bytes::mib(1200),
             floor: Bytes::mib(300),
             entitlement: Bytes::mib(300),
-            working_set: Bytes::mib(280),
             lent: Bytes::mib(200),
             protected: Bytes::mib(300),
             enforced: false,
             view_ceiling: Limit::At(Bytes::mib(980)),
-            lease: None,
             failures: 1,
             exempt_reason: None,
             decisions: vec![MemoryDecision {
