@@ -22,14 +22,14 @@ pub(super) fn killed_and_gone(run_dir: &Path, facts: &HostFacts) -> Vec<DoctorFi
 }
 
 fn finding(view: &ContainerView) -> DoctorFinding {
-    let fix = view.verdict.command.iter().map(|command| FindingFix {
+    let fix = view.verdict.command.as_ref().map(|command| FindingFix {
         commands: vec![command.clone()],
         // Its files are gone: this is for a person to type, or for what starts it again.
         writes: Vec::new(),
     });
     let found = DoctorFinding::new(Severity::Critical, format!("It is gone: {}.", view.verdict.reason))
         .for_cgroup(Some(display_name(view)), &view.path)
-        .with_fix(fix.last())
+        .with_fix(fix)
         .with_advice("`elbowroom list -a` lists the containers that ended within the last hour.");
     DoctorFinding {
         check: CHECK.to_owned(),
