@@ -266,18 +266,6 @@ fn ticks_that_come_late_or_twice_change_nothing() {
 }
 
 #[test]
-fn a_higher_tier_comes_first() {
-    let claimed = |tier| {
-        let mut tenant = Tenant::new(2.0, 32.0);
-        tenant.claim = Claim { tier, ..Claim::default() };
-        tenant
-    };
-    let mut toy = toy(SPEED, vec![claimed(1), claimed(0)]);
-    toy.run(30);
-    assert!(toy.got[0] > 0.8 && toy.got[1] < 0.15, "{:?}", toy.got);
-}
-
-#[test]
 fn a_latency_container_is_never_cut_and_its_neighbour_is() {
     let mut careful = Tenant::new(0.1, 1.0);
     careful.claim.class = ServiceClass::Latency;
