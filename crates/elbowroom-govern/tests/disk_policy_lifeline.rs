@@ -3,7 +3,7 @@
 use crate::toy_disk::{DISK, Tenant, Toy, disk, group, id, rbps};
 use elbowroom_govern::disk::{DiskOrder, DiskSettings, DiskState, LimitedBy};
 use elbowroom_types::alert::AlertKind;
-use elbowroom_types::claim::{Claim, DiskReservation, ServiceClass};
+use elbowroom_types::claim::{DiskReservation, ServiceClass};
 use elbowroom_types::io::IoMax;
 use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::{Limit, Micros};
