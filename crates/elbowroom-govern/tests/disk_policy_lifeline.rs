@@ -3,7 +3,7 @@
 use crate::toy_disk::{DISK, Tenant, Toy, disk, group, id, rbps};
 use elbowroom_govern::disk::{DiskOrder, DiskSettings, DiskState, LimitedBy};
 use elbowroom_types::alert::AlertKind;
-use elbowroom_types::claim::{DiskReservation, ServiceClass};
+use elbowroom_types::claim::{Claim, DiskReservation, ServiceClass};
 use elbowroom_types::io::IoMax;
 use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::{Limit, Micros};
@@ -263,6 +263,18 @@ fn ticks_that_come_late_or_twice_change_nothing() {
     assert_eq!(status(&toy), before);
     toy.tell(group(0));
     assert_eq!(status(&toy), before);
+}
+
+#[test]
+fn a_higher_tier_comes_first() {
+    let claimed = |tier| {
+        let mut tenant = Tenant::new(2.0, 32.0);
+        tenant.claim = Claim { tier, ..Claim::default() };
+        tenant
+    };
+    let mut toy = toy(SPEED, vec![claimed(1), claimed(0)]);
+    toy.run(30);
+    assert!(toy.got[0] > 0.8 && toy.got[1] < 0.15, "{:?}", toy.got);
 }
 
 #[test]

@@ -200,7 +200,7 @@ fn find_excess(standings: &mut [Standing], device: &GovernedDisk, groups: &Group
         };
         let keep = match tier {
             Some(tier) if standing.tier < tier => 0.0,
-            Some(tier) if standing.tier > tier => f64::INFINITY,
+            Some(tier) if standing.tier > tier || standing.short > 0.0 => f64::INFINITY,
             _ => standing.need * (1.0 + period.elasticity),
         };
         if known.claim.class != ServiceClass::Latency {
