@@ -2,17 +2,19 @@
 
 use super::memory;
 use super::probe::probe_text;
+use crate::cli::ListArgs;
 use anyhow::Result;
 use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, Explanation, display_name};
 use elbowroom_client::control::ControlClient;
 use elbowroom_client::number_format;
-use elbowroom_client::output::{ContainerArgs, Format, OutputArgs, json, unexpected_response};
-use elbowroom_client::table::{Align, clip, table};
+use elbowroom_client::output::{ContainerArgs, OutputArgs, unexpected_response};
+use elbowroom_client::table::{Align, Keep, TableStyle, clip, table};
 use elbowroom_govern::disk::{ContainerDiskStatus, LimitedBy};
 use elbowroom_linux::containers::ContainerSelector;
 use elbowroom_linux::discover::ContainerSources;
 use elbowroom_linux::reach;
 use elbowroom_linux::reach::{ProcessReach, ReachReport, ReachedProcess};
+use elbowroom_linux::timer;
 use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::{Micros, Millicpu};
 use elbowroom_view::rules::ViewExplanation;
@@ -21,16 +23,14 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// `elbowroom list`.
-pub(crate) fn list(run_dir: &Path, output: OutputArgs) -> Result<String> {
+pub(crate) fn list(run_dir: &Path, args: ListArgs) -> Result<String> {
     let ControlResponse::List(containers) =
         ControlClient::connect(run_dir)?.request(&ControlRequest::List)?
     else {
         return unexpected_response();
     };
-    match output.format {
-        Format::Json => json(&containers),
-        Format::Text => Ok(list_text(&containers)),
-    }
+    let names = || containers.iter().map(|c| c.name.clone().unwrap_or_else(|| c.id.clone())).collect();
+    args.table.answer(&containers, names, |style| list_text(&containers, style))
 }
 
 /// `elbowroom show`, `attach` and `detach`: ask, and print the container.
@@ -38,10 +38,7 @@ pub(crate) fn show_container(run_dir: &Path, request: ControlRequest, output: Ou
     let ControlResponse::Container(container) = ControlClient::connect(run_dir)?.request(&request)? else {
         return unexpected_response();
     };
-    match output.format {
-        Format::Json => json(&container),
-        Format::Text => Ok(show_text(&container)),
-    }
+    output.answer(&container, || show_text(&container))
 }
 
 /// The agent's explanation, and what is looked up here: the agent has nothing to do with how many processes there are.
@@ -61,10 +58,10 @@ pub(crate) fn explain(run_dir: &Path, args: ContainerArgs) -> Result<String> {
     };
     let pids = ContainerSelector::open(&ContainerSources::default())?.processes(&explanation.container.path);
     let reached = reach::inspect(&pids, &run_dir.join("pages"));
-    match args.output.format {
-        Format::Json => json(&ExplainOutput { explanation: *explanation, reached }),
-        Format::Text => Ok(explanation_text(&explanation) + &reach_text(&reached)),
-    }
+    let answer = ExplainOutput { explanation: *explanation, reached };
+    args.output.answer(&answer, || {
+        explanation_text(&answer.explanation, timer::now()) + &reach_text(&answer.reached)
+    })
 }
 
 /// Most rows that are printed; processes of one name that are reached alike share a row.
@@ -118,7 +115,7 @@ fn reach_text(reached: &ReachReport) -> String {
     text
 }
 
-fn list_text(containers: &[ContainerView]) -> String {
+fn list_text(containers: &[ContainerView], style: TableStyle) -> String {
     let rows: Vec<Vec<String>> = containers
         .iter()
         .map(|c| {
@@ -135,19 +132,25 @@ fn list_text(containers: &[ContainerView]) -> String {
                     (true, None) => "yes",
                 }
                 .to_owned(),
+                format!("{:?}", c.engine).to_lowercase(),
+                c.id.chars().take(12).collect(),
+                c.path.clone(),
             ]
         })
         .collect();
     let heading = [
-        ("CONTAINER", Align::Left),
-        ("CPUS", Align::Right),
-        ("BOUNDS", Align::Right),
-        ("USED", Align::Right),
-        ("MEMORY", Align::Right),
-        ("USED", Align::Right),
-        ("ATTACHED", Align::Left),
+        ("CONTAINER", Align::Left, Keep::Always),
+        ("CPUS", Align::Right, Keep::Always),
+        ("BOUNDS", Align::Right, Keep::Rank(2)),
+        ("USED", Align::Right, Keep::Rank(1)),
+        ("MEMORY", Align::Right, Keep::Always),
+        ("USED", Align::Right, Keep::Rank(1)),
+        ("ATTACHED", Align::Left, Keep::Rank(3)),
+        ("ENGINE", Align::Left, Keep::Wide),
+        ("ID", Align::Left, Keep::Wide),
+        ("CGROUP", Align::Left, Keep::Wide),
     ];
-    table(&heading, &rows)
+    style.table(&heading, &rows)
 }
 
 fn show_text(c: &ContainerView) -> String {
@@ -235,7 +238,7 @@ fn held_by_text(held_by: LimitedBy) -> &'static str {
 }
 
 /// What decided about a container's I/O on one disk.
-fn disk_explanation(s: &ContainerDiskStatus) -> String {
+fn disk_explanation(s: &ContainerDiskStatus, now: Micros) -> String {
     let mut text = format!("\ndisk {}\n\n", clip(&s.name, 40));
     let in_force = if s.enforced { "in force" } else { "not in force" };
     for (key, value) in [
@@ -268,13 +271,18 @@ fn disk_explanation(s: &ContainerDiskStatus) -> String {
         let _ = writeln!(text, "\nlast decisions");
     }
     for cap in s.decisions.iter().rev() {
-        let seconds = cap.at.get() as f64 / 1e6;
-        let _ = writeln!(text, "{seconds:>12.3}s  {}: {}", number_format::io_limits(cap.max), cap.because);
+        let _ = writeln!(
+            text,
+            "{:>13}  {}: {}",
+            number_format::relative(cap.at, now),
+            number_format::io_limits(cap.max),
+            cap.because
+        );
     }
     text
 }
 
-fn explanation_text(explanation: &Explanation) -> String {
+pub(super) fn explanation_text(explanation: &Explanation, now: Micros) -> String {
     let ViewExplanation { inputs, rule, changes, .. } = &explanation.explain;
     // Memory and disks have sections of their own below.
     let container = explanation.container.clone();
@@ -299,11 +307,10 @@ fn explanation_text(explanation: &Explanation) -> String {
         let _ = writeln!(text, "\nlast changes");
     }
     for change in changes.iter().rev() {
-        let seconds = change.at.get() as f64 / 1e6;
-        let _ = writeln!(text, "{seconds:>12.3}s  {change}");
+        let _ = writeln!(text, "{:>13}  {change}", number_format::relative(change.at, now));
     }
-    explanation.memory.iter().for_each(|status| text.push_str(&memory::memory_explanation(status)));
-    explanation.disk.iter().for_each(|status| text.push_str(&disk_explanation(status)));
+    explanation.memory.iter().for_each(|status| text.push_str(&memory::memory_explanation(status, now)));
+    explanation.disk.iter().for_each(|status| text.push_str(&disk_explanation(status, now)));
     text
 }
 

@@ -10,7 +10,7 @@ use elbowroom_agent::recorder::timestamp;
 use elbowroom_agent::recorder::writer::RingWriter;
 use elbowroom_client::api::{AgentSnapshot, ControlRequest, ControlResponse};
 use elbowroom_client::control::ControlClient;
-use elbowroom_client::output::{Format, json, say, unexpected_response};
+use elbowroom_client::output::{Format, say, unexpected_response};
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer;
 use elbowroom_linux::timer::Ticker;
@@ -81,8 +81,8 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<String> {
             timestamp::format_local(cursor.time())
         ));
     }
-    if args.output.format == Format::Json {
-        return json(&cursor.snapshot()?);
+    if let Format::Data(data) = args.output.format {
+        return data.document(&cursor.snapshot()?);
     }
     if !std::io::stdout().is_terminal() {
         return Ok(screen(&cursor.snapshot()?));
