@@ -91,23 +91,19 @@ pub const fn memory_state(state: memory::LendingState) -> &'static str {
         memory::LendingState::Spare => "spare",
         memory::LendingState::Lending => "lending",
         memory::LendingState::Hold => "hold",
-        memory::LendingState::Quarantine => "quarantine",
         memory::LendingState::Dead => "dead",
     }
 }
 
 /// A decision of `at` in a few words.
 pub fn what(what: memory::MemoryAction, at: Micros) -> String {
-    let for_how_long = |until: Micros| until.saturating_sub(at);
     match what {
         memory::MemoryAction::Lend { amount } => format!("lends {amount}"),
         memory::MemoryAction::Ask { ceiling } => format!("sees {ceiling}"),
         memory::MemoryAction::Recall { amount } => format!("gives back {amount}"),
         memory::MemoryAction::Drain { amount } => format!("emptied of {amount}"),
-        memory::MemoryAction::Hold { until } => format!("left alone for {}", for_how_long(until)),
-        memory::MemoryAction::Lease { high } => format!("held at {high}"),
-        memory::MemoryAction::Quarantine { until } => {
-            format!("in quarantine for {}", for_how_long(until))
+        memory::MemoryAction::Hold { until } => {
+            format!("left alone for {}", until.saturating_sub(at))
         }
     }
 }

@@ -198,7 +198,7 @@ pub fn terminal_width() -> Option<usize> {
 
 /// Text with its lines broken at blanks where they are longer than the terminal is wide; what follows is indented like its line, and
 /// two more.
-fn fold(text: &str, width: Option<usize>) -> String {
+pub fn fold(text: &str, width: Option<usize>) -> String {
     let Some(width) = width.filter(|width| *width >= MIN_FOLD) else { return text.to_owned() };
     let mut folded = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
@@ -253,6 +253,19 @@ pub fn clear_screen() -> Result<()> {
         out.write_all(b"\x1b[H\x1b[2J")?;
     }
     Ok(())
+}
+
+/// Whether colours are wanted where a terminal shows the answer: not with `NO_COLOR` (<https://no-color.org>) or a terminal without.
+pub fn is_colour_wanted() -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Has the terminal tell clicks and the wheel as xterm does (SGR, mode 1006), or not any more. One that cannot tells none.
+pub fn capture_mouse(on: bool) {
+    let end = if on { 'h' } else { 'l' };
+    let mut out = std::io::stdout().lock();
+    let _ = write!(out, "\x1b[?1000{end}\x1b[?1006{end}").and_then(|()| out.flush());
 }
 
 /// Says a line to whoever waits for the answer, on standard error. Where that cannot be written, nobody waits.

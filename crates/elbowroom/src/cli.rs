@@ -58,16 +58,16 @@ pub(crate) enum Verb {
     Detach(ContainerArgs),
     /// Write a CDI device for Docker, Podman and containerd.
     ///
-    /// The device is elbowroom.dev/view=on.     /// A container that is given the device has its view before its first instruction. Without an agent it starts as ever.
+    /// The device is elbowroom.dev/view=on. A container that is given the device has its view before its first instruction. Without an agent it starts as ever.
     #[command(after_help = "Example:\n  elbowroom cdi\n  docker run --device elbowroom.dev/view=on ...")]
     Cdi(crate::verbs::engine_hooks::CdiArgs),
     /// Write an OCI hook for Podman and CRI-O.
     ///
     /// With it every container has its view before its first instruction.
     OciHooks(crate::verbs::engine_hooks::OciHooksArgs),
-    /// List containers with what they see and use.
+    /// List containers, how they are doing, and what they see and use.
     ///
-    /// ATTACHED "late": the view came after the container's first process started.
+    /// The worst first. ATTACHED "late": the view came after the container's first process started.
     #[command(visible_alias = "ps")]
     List(ListArgs),
     /// Show one container in full.
@@ -76,6 +76,10 @@ pub(crate) enum Verb {
     Explain(ContainerArgs),
     /// Watch all containers live, worst first.
     Top(TopArgs),
+    /// Show the dashboard in a browser.
+    ///
+    /// It prints a link that works once, and serves the dashboard until Ctrl-C.
+    Dashboard(crate::verbs::dashboard::DashboardArgs),
     /// Show disks: what they can do, what is promised, what is wrong.
     ///
     /// STATE: free (no caps), guard (room for all), share (saturated and divided), slow (saturated, and slower than it was),
@@ -175,6 +179,15 @@ pub(crate) enum Verb {
         after_help = "Examples:\n  elbowroom replay load.json\n  elbowroom replay /var/lib/elbowroom/recorder --at -5m\n  elbowroom replay /var/lib/elbowroom/recorder --at 02:47 --serve 127.0.0.1:9274"
     )]
     Replay(ReplayArgs),
+    /// Run a verb on the host from within a container.
+    ///
+    /// It is the entry point of the image.
+    /// The container needs --pid=host and the agent's rights (docs/guide/install.md). Paths in arguments are the host's; the image's
+    /// directory of programs is /run/elbowroom/image there while an agent runs.
+    #[command(
+        after_help = "Example:\n  docker run --detach --privileged --pid host --cgroupns host elbowroom:VERSION agent"
+    )]
+    Host(crate::verbs::host::HostArgs),
     /// Print the version, the commit and the features of this program.
     Version(OutputArgs),
     /// Answers reads of views; started by the agent.

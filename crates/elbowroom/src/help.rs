@@ -5,11 +5,26 @@ use elbowroom_types::lookup::nearest;
 
 /// Every verb that people use, by what they want to do. `tests` sees to it that none is missing.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("See", &["list", "show", "explain", "top", "alerts", "memory", "disks", "fleet", "metrics", "replay"]),
+    (
+        "See",
+        &[
+            "list",
+            "show",
+            "explain",
+            "top",
+            "dashboard",
+            "alerts",
+            "memory",
+            "disks",
+            "fleet",
+            "metrics",
+            "replay",
+        ],
+    ),
     ("Fix", &["doctor", "undo", "size", "protect", "pretouch", "housekeeping", "restore"]),
     ("Measure", &["profile", "audit", "probe", "record", "ask"]),
     ("Run", &["run", "follow", "attach", "detach"]),
-    ("Set up", &["agent", "check", "cdi", "oci-hooks", "keeper", "version", "help"]),
+    ("Set up", &["agent", "check", "cdi", "oci-hooks", "keeper", "host", "version", "help"]),
 ];
 
 /// Columns of the longest verb, with the blanks around it.
@@ -53,7 +68,7 @@ mod tests {
         let grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
         assert_eq!(grouped.iter().copied().collect::<BTreeSet<_>>(), verbs);
         assert_eq!(grouped.len(), verbs.len(), "a verb is in two groups");
-        let help = crate::command().render_help().to_string();
+        let help = crate::command().term_width(80).render_help().to_string();
         for line in help.lines() {
             assert!(line.chars().count() <= 80, "{line}");
         }

@@ -2,7 +2,8 @@
 
 use crate::cli::{self, Cli, Verb};
 use crate::verbs::{
-    alerts, ask, check, containers, disks, engine_hooks, follow, memory, probe, record, restore, top, version,
+    alerts, ask, check, containers, dashboard, disks, engine_hooks, follow, host, memory, probe, record,
+    restore, top, version,
 };
 use crate::{fleet, run};
 use anyhow::Result;
@@ -69,6 +70,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::DetachViews { minor } => process(0, || detach_views(minor)),
         Verb::Supervise => process(0, supervisor::resume),
         Verb::Standby => process(0, supervisor::stand_by),
+        Verb::Host(args) => match host::host(run_dir, &args)? {},
         Verb::Run(args) => Ok(run::main(&args, run_dir)),
         Verb::RunChild(args) => Ok(run::child::main(&args, run_dir)),
         Verb::RunHeir(args) => run::cgroup_reaper::main(&args, run_dir).map(|()| ExitCode::SUCCESS),
@@ -81,6 +83,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Detach(one) => print_container(run_dir, one, ControlRequest::Detach),
         Verb::Explain(one) => print(&containers::explain(run_dir, one)?),
         Verb::Top(args) => print(&top::top(run_dir, &args)?),
+        Verb::Dashboard(args) => dashboard::main(run_dir, &args).map(|()| ExitCode::SUCCESS),
         Verb::Disks(args) => watch(args, || disks::disks(run_dir, args)),
         Verb::Memory(args) => watch(args, || memory::memory(run_dir, args)),
         Verb::Alerts(args) => args.print(|| alerts::alerts(run_dir, args)),

@@ -22,13 +22,17 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
 
-/// `elbowroom list`.
+/// `elbowroom list`: the worst first.
 pub(crate) fn list(run_dir: &Path, args: ListArgs) -> Result<String> {
-    let ControlResponse::List(containers) =
-        ControlClient::connect(run_dir)?.request(&ControlRequest::List)?
-    else {
-        return unexpected_response();
+    let ask = |request| match ControlClient::connect(run_dir)?.request(&request)? {
+        ControlResponse::List(containers) => Ok(containers),
+        _ => unexpected_response(),
     };
+    let mut containers = ask(ControlRequest::List)?;
+    if args.all {
+        containers.extend(ask(ControlRequest::Ended)?);
+    }
+    containers.sort_by_key(|c| std::cmp::Reverse(c.verdict.severity()));
     let names = || containers.iter().map(|c| c.name.clone().unwrap_or_else(|| c.id.clone())).collect();
     args.table.answer(&containers, names, |style| list_text(&containers, style))
 }
@@ -115,18 +119,23 @@ fn reach_text(reached: &ReachReport) -> String {
     text
 }
 
+/// Most characters of a name in a table.
+const NAME_WIDTH: usize = 28;
+
 fn list_text(containers: &[ContainerView], style: TableStyle) -> String {
     let rows: Vec<Vec<String>> = containers
         .iter()
         .map(|c| {
             vec![
-                clip(&display_name(c), 28),
+                clip(&display_name(c), NAME_WIDTH),
+                c.verdict.status.to_string(),
                 c.view.cpus.to_string(),
                 format!("{}-{}", c.view.cpus_lower, c.view.cpus_upper),
                 format!("{:.2}", c.cpu_used_millicpu as f64 / 1_000.0),
                 c.view.memory.to_string(),
                 c.usage.memory.to_string(),
                 match (c.attached, c.late_usec) {
+                    _ if c.ended_unix_ms.is_some() => "ended",
                     (false, _) => "no",
                     (true, Some(_)) => "late",
                     (true, None) => "yes",
@@ -140,6 +149,7 @@ fn list_text(containers: &[ContainerView], style: TableStyle) -> String {
         .collect();
     let heading = [
         ("CONTAINER", Align::Left, Keep::Always),
+        ("VERDICT", Align::Left, Keep::Always),
         ("CPUS", Align::Right, Keep::Always),
         ("BOUNDS", Align::Right, Keep::Rank(2)),
         ("USED", Align::Right, Keep::Rank(1)),
@@ -153,13 +163,21 @@ fn list_text(containers: &[ContainerView], style: TableStyle) -> String {
     style.table(&heading, &rows)
 }
 
-fn show_text(c: &ContainerView) -> String {
+pub(super) fn show_text(c: &ContainerView) -> String {
     let view = &c.view;
     let mut lines = vec![
         ("container", clip(&display_name(c), 200)),
+        ("verdict", format!("{}: {}", c.verdict.status, clip(&c.verdict.reason, 300))),
         ("id", clip(&c.id, 200)),
         ("engine", format!("{:?}", c.engine).to_lowercase()),
     ];
+    if let Some(command) = &c.verdict.command {
+        lines.insert(2, ("what helps", clip(command, 300)));
+    }
+    if let Some(ended) = c.ended_unix_ms {
+        let ago = elbowroom_linux::timer::unix_ms().saturating_sub(ended) / 1_000;
+        lines.insert(1, ("ended", format!("{} ago", Micros::secs(ago))));
+    }
     if let Some(pod) = &c.pod {
         let name = pod.name.as_deref().unwrap_or("?");
         lines.push(("pod", format!("{}/{name} ({})", pod.namespace.as_deref().unwrap_or("?"), pod.uid)));

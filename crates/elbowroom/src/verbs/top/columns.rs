@@ -1,7 +1,6 @@
 //! The columns of `top`: what is in them, how wide they are, and which of them a terminal has room for.
 
 use super::history::{CpuHistory, HISTORY_POINTS};
-use super::severity::{reason, status};
 use super::state::SortKey;
 use elbowroom_client::api::{ContainerView, display_name};
 use elbowroom_client::number_format;
@@ -26,6 +25,20 @@ pub(super) struct TopColumn {
     pub(super) cell: fn(&ContainerView, &CpuHistory) -> String,
 }
 
+impl TopColumn {
+    /// Its name in its width.
+    pub(super) fn heading(&self, width: usize) -> String {
+        self.set(self.name, width)
+    }
+
+    fn set(&self, text: &str, width: usize) -> String {
+        match self.align {
+            Align::Left => format!("{text:<width$}"),
+            Align::Right => format!("{text:>width$}"),
+        }
+    }
+}
+
 const fn column(
     name: &'static str,
     align: Align,
@@ -39,7 +52,7 @@ const fn column(
 /// From left to right.
 pub(super) const COLUMNS: [TopColumn; 13] = [
     column("CONTAINER", Align::Left, (16, 0), Some(SortKey::Name), |c, _| display_name(c)),
-    column("STATUS", Align::Left, (16, 0), Some(SortKey::Status), |c, _| status(c)),
+    column("VERDICT", Align::Left, (14, 0), Some(SortKey::Verdict), |c, _| c.verdict.status.to_string()),
     column("CPU", Align::Right, (9, 0), Some(SortKey::Cpu), |c, _| {
         format!("{}/{}", cpus(c.cpu_used_millicpu), c.view.cpus)
     }),
@@ -68,7 +81,7 @@ pub(super) const COLUMNS: [TopColumn; 13] = [
             |s| format!("{} {}", number_format::colour_name(s.colour), number_format::memory_state(s.state)),
         )
     }),
-    column("WHY", Align::Left, (32, 5), None, |c, _| reason(c)),
+    column("WHY", Align::Left, (32, 5), None, |c, _| c.verdict.reason.clone()),
 ];
 
 /// Columns that `width` characters have room for, with the width that each of them gets.
@@ -95,18 +108,15 @@ pub(super) fn fit(width: usize) -> Vec<(&'static TopColumn, usize)> {
 
 /// Where each of them begins.
 pub(super) fn begins(shown: &[(&TopColumn, usize)]) -> Vec<usize> {
-    let mut at = 0;
-    shown.iter().map(|(_, width)| std::mem::replace(&mut at, at + width + GAP)).collect()
+    let begin = |n: usize| shown[..n].iter().map(|(_, width)| width + GAP).sum();
+    (0..shown.len()).map(begin).collect()
 }
 
 /// A cell in its width, as it may be shown.
 pub(super) fn cell(column: &TopColumn, width: usize, c: &ContainerView, history: &CpuHistory) -> String {
     let text = (column.cell)(c, history);
     let text = if column.name == "CONTAINER" { short_label(&text, width) } else { clip(&text, width) };
-    match column.align {
-        Align::Left => format!("{text:<width$}"),
-        Align::Right => format!("{text:>width$}"),
-    }
+    column.set(&text, width)
 }
 
 /// CPUs in use, in at most five characters.
@@ -158,7 +168,7 @@ mod tests {
             before = shown.len();
         }
         let at_eighty: Vec<&str> = fit(80).iter().map(|(column, _)| column.name).collect();
-        assert_eq!(at_eighty, ["CONTAINER", "STATUS", "CPU", "MEMORY", "READ/s", "WRITE/s"]);
+        assert_eq!(at_eighty, ["CONTAINER", "VERDICT", "CPU", "MEMORY", "READ/s", "WRITE/s"]);
         assert_eq!(before, COLUMNS.len());
     }
 

@@ -1,6 +1,7 @@
 //! The machine on one line: CPU, memory, and how much of the time tasks waited for them.
 
 use super::columns::cpus;
+use super::severity::Level;
 use elbowroom_client::api::NodeView;
 use elbowroom_client::number_format::short_bytes;
 use elbowroom_linux::proc;
@@ -21,19 +22,23 @@ impl NodeLine {
         Self { node: Some(node), pressure: read_pressure() }
     }
 
-    /// In words, a part each; the pressures have how bad they are: 0 nothing, 1 felt, 2 bad.
-    pub(super) fn parts(&self) -> Vec<(String, u8)> {
+    /// In words, a part each; the pressures have how bad they are.
+    pub(super) fn parts(&self) -> Vec<(String, Level)> {
         let mut parts = Vec::new();
         if let Some(node) = self.node {
             let used = node.cpu_used_millicpu.map_or_else(|| "-".to_owned(), cpus);
-            parts.push((format!("CPU {used}/{}", node.cpus), 0));
+            parts.push((format!("CPU {used}/{}", node.cpus), Level::Calm));
             let used = node.memory_used().map_or_else(|| "-".to_owned(), |used| short_bytes(used.get()));
-            parts.push((format!("memory {used}/{}", short_bytes(node.memory_total.get())), 0));
+            parts.push((format!("memory {used}/{}", short_bytes(node.memory_total.get())), Level::Calm));
         }
         if let Some(pressure) = self.pressure {
-            parts.push(("waiting for".to_owned(), 0));
+            parts.push(("waiting for".to_owned(), Level::Calm));
             for (what, part) in ["cpu", "memory", "io"].into_iter().zip(pressure) {
-                let level = u8::from(part >= FELT) + u8::from(part >= BAD);
+                let level = match part {
+                    BAD.. => Level::Bad,
+                    FELT.. => Level::Felt,
+                    _ => Level::Calm,
+                };
                 parts.push((format!("{what} {}%", part / 100), level));
             }
         }

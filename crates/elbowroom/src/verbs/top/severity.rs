@@ -1,27 +1,27 @@
-//! How bad it is with a container: the order of rows, and their colour.
+//! How bad it is with a container: the order of rows, and their colour. The agent's verdict says it (`elbowroom_types::verdict`).
 
 use elbowroom_client::api::ContainerView;
-use elbowroom_govern::disk::LimitedBy;
-use elbowroom_types::probe::Colour;
+use elbowroom_types::verdict::VerdictStatus;
 
-/// Worse ones are greater.
-pub(super) fn severity(c: &ContainerView) -> u8 {
-    let needs_memory = c.memory.as_ref().is_some_and(|memory| memory.colour == Colour::Red);
-    let waits_for_disk = c.disk.iter().any(|disk| disk.held_by != LimitedBy::Nothing);
-    2 * u8::from(needs_memory) + u8::from(waits_for_disk)
+/// How a row stands out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Level {
+    /// Nothing to see.
+    Calm,
+    /// A person would look.
+    Felt,
+    /// A person should look now.
+    Bad,
 }
 
-/// The same in a word.
-pub(super) fn status(c: &ContainerView) -> String {
-    match severity(c) {
-        0 => "ok",
-        1 => "waiting (disk)",
-        _ => "waiting (memory)",
+/// How a container's row stands out: it was killed or waits, it has less or more than its part, or it is well.
+pub(super) fn level(c: &ContainerView) -> Level {
+    match c.verdict.status {
+        VerdictStatus::Ok => Level::Calm,
+        VerdictStatus::Tight | VerdictStatus::Unfair | VerdictStatus::Throttled => Level::Felt,
+        VerdictStatus::WaitingCpu
+        | VerdictStatus::WaitingDisk
+        | VerdictStatus::WaitingMemory
+        | VerdictStatus::Killed => Level::Bad,
     }
-    .to_owned()
-}
-
-/// Why, in a sentence.
-pub(super) fn reason(_: &ContainerView) -> String {
-    String::new()
 }

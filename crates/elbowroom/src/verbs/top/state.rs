@@ -2,7 +2,6 @@
 
 use super::history::CpuHistory;
 use super::node::NodeLine;
-use super::severity::severity;
 use elbowroom_client::api::{ContainerView, display_name};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use std::cmp::{Ordering, Reverse};
@@ -12,7 +11,7 @@ use std::cmp::{Ordering, Reverse};
 pub(super) enum SortKey {
     /// Worst first.
     #[default]
-    Status,
+    Verdict,
     Name,
     Cpu,
     Memory,
@@ -20,12 +19,12 @@ pub(super) enum SortKey {
 }
 
 impl SortKey {
-    const ALL: [Self; 5] = [Self::Status, Self::Name, Self::Cpu, Self::Memory, Self::Disk];
+    const ALL: [Self; 5] = [Self::Verdict, Self::Name, Self::Cpu, Self::Memory, Self::Disk];
 
     /// As the line above the table says it.
     pub(super) const fn name(self) -> &'static str {
         match self {
-            Self::Status => "status",
+            Self::Verdict => "verdict",
             Self::Name => "name",
             Self::Cpu => "CPU",
             Self::Memory => "memory",
@@ -42,7 +41,7 @@ impl SortKey {
     fn compare(self, a: &ContainerView, b: &ContainerView) -> Ordering {
         let disk = |c: &ContainerView| c.disk.iter().map(|disk| disk.rbps + disk.wbps).sum::<u64>();
         match self {
-            Self::Status => severity(b).cmp(&severity(a)),
+            Self::Verdict => b.verdict.severity().cmp(&a.verdict.severity()),
             Self::Name => Ordering::Equal,
             Self::Cpu => Reverse(a.cpu_used_millicpu).cmp(&Reverse(b.cpu_used_millicpu)),
             Self::Memory => Reverse(a.usage.memory).cmp(&Reverse(b.usage.memory)),
@@ -67,7 +66,7 @@ pub(super) enum Mode {
 
 /// What the loop has to do.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum TopAction {
+pub(in crate::verbs) enum TopAction {
     Nothing,
     Quit,
     /// Ask for this container's explanation, and show it.
@@ -143,7 +142,9 @@ impl TopState {
             Mode::Explanation { from, text, .. } => match key.code {
                 KeyCode::Down | KeyCode::Char('j') => *from = (*from + 1).min(text.lines().count()),
                 KeyCode::Up | KeyCode::Char('k') => *from = from.saturating_sub(1),
-                KeyCode::PageDown | KeyCode::Char(' ') => *from = (*from + self.rows).min(text.lines().count()),
+                KeyCode::PageDown | KeyCode::Char(' ') => {
+                    *from = (*from + self.rows).min(text.lines().count())
+                }
                 KeyCode::PageUp => *from = from.saturating_sub(self.rows),
                 KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q') => self.mode = Mode::Table,
                 _ => {}
@@ -161,7 +162,7 @@ impl TopState {
             KeyCode::Enter => return self.selected.clone().map_or(TopAction::Nothing, TopAction::Explain),
             KeyCode::Char('/') => self.mode = Mode::Filter,
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.mode = Mode::Help,
-            KeyCode::Char('s') => self.sort = SortKey::Status,
+            KeyCode::Char('s') => self.sort = SortKey::Verdict,
             KeyCode::Char('n') => self.sort = SortKey::Name,
             KeyCode::Char('c') => self.sort = SortKey::Cpu,
             KeyCode::Char('m') => self.sort = SortKey::Memory,
