@@ -30,7 +30,7 @@ def test_a_list_has_the_forms_that_programs_read(two):
     names = {container.name for container in containers}
     done = lambda *words: agent.cli("list", *words).stdout
     assert names <= {row["name"] for row in json.loads(done("-o", "json"))}
-    assert all(re.search(rf"^-? *name: {name}$", done("-o", "yaml"), re.M) for name in names)
+    assert all(re.search(rf'^ +name: "{name}"$', done("-o", "yaml"), re.M) for name in names)
     assert names <= set(done("-o", "name").split())
     assert done("-q") == done("-o", "name") == agent.cli("ps", "-q").stdout
     heading, *rows = done().splitlines()

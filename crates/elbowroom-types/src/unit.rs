@@ -431,6 +431,16 @@ mod tests {
     }
 
     #[test]
+    fn units_of_kubernetes_are_read() {
+        assert_eq!(parse_bytes("512Mi"), Ok(Bytes::mib(512)));
+        assert_eq!(parse_bytes("2Gi"), Ok(Bytes::gib(2)));
+        assert_eq!([parse_cpus("500m"), parse_cpus("0.5")], [Ok(Millicpu(500)), Ok(Millicpu(500))]);
+        for bad in ["512i", "512ib", "512Mii"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn a_bare_number_is_refused_with_the_way_out() {
         assert_eq!(
             parse_bytes("512").unwrap_err().to_string(),
@@ -446,7 +456,7 @@ mod tests {
         for bad in ["500", "0.5/s", "-1/s", "/s", "5MiB/s"] {
             assert!(parse_rate(bad).is_err(), "{bad}");
         }
-        for bad in ["0", "-1", "nan", "inf", "1m", ""] {
+        for bad in ["0", "-1", "nan", "inf", "0.4m", "m", "1M", ""] {
             assert!(parse_cpus(bad).is_err(), "{bad}");
         }
     }
