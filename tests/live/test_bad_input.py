@@ -63,7 +63,7 @@ def finished(words, run_dir):
         (["--frobnicate"], ["--frobnicate", "--help"]),
         (["frobnicate"], ["frobnicate", "--help"]),
         (["list", "--frobnicate"], ["--frobnicate", "--help"]),
-        (["list", "--format", "yaml"], ["yaml", "text", "json"]),
+        (["list", "--format", "xml"], ["xml", "text", "json", "yaml"]),
         (["show"], ["CONTAINER"]),
         (["top", "--interval", "5"], ["5", "unit"]),
         (["top", "--interval", "0ms"], ["0ms"]),

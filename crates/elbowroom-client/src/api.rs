@@ -11,6 +11,7 @@ use elbowroom_types::alert::{Alert, AlertKind};
 use elbowroom_types::container::{ContainerEngine, Pod};
 use elbowroom_types::finding::DoctorFinding;
 use elbowroom_types::label::{ContainerLabels, RuntimeInjection};
+use elbowroom_types::lookup::ContainerNames;
 use elbowroom_types::probe::{Freshness, ProbeRecord, ProbeReport};
 use elbowroom_types::sample::Usage;
 use elbowroom_types::unit::{Bytes, Micros};
@@ -234,6 +235,18 @@ pub struct ContainerView {
     /// When it ended, in milliseconds since 1970; `None` while it runs. The rest is then what was so last.
     #[serde(default)]
     pub ended_unix_ms: Option<u64>,
+}
+
+impl ContainerView {
+    /// All that it is called.
+    pub fn names(&self) -> ContainerNames<'_> {
+        ContainerNames {
+            id: &self.id,
+            name: self.name.as_deref(),
+            pod: self.pod.as_ref().map(Pod::label),
+            path: &self.path,
+        }
+    }
 }
 
 /// What a container's application says of itself.

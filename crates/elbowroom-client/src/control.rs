@@ -57,7 +57,7 @@ impl ControlClient {
         let stream = match UnixStream::connect(&path) {
             Ok(stream) => stream,
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {
-                bail!("{}: permission denied: only root may ask the agent", path.display())
+                bail!("{}: only root may ask the agent: this needs root: try with sudo", path.display())
             }
             Err(_) => bail!("no agent answers on {}: start one with `elbowroom agent`", path.display()),
         };

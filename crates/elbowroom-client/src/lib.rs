@@ -16,3 +16,4 @@ pub mod number_format;
 pub mod output;
 pub mod profile_store;
 pub mod table;
+mod yaml;

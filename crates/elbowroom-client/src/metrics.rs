@@ -6,7 +6,7 @@ use crate::api::{
 };
 use crate::control::ControlClient;
 use crate::number_format::{colour_name, disk_state as state};
-use crate::output::{Format, OutputArgs, json, unexpected_response};
+use crate::output::{Format, OutputArgs, unexpected_response};
 use anyhow::Result;
 use elbowroom_govern::GovernorMode;
 use elbowroom_govern::disk::{ContainerDiskStatus, DiskPolicy, DiskState, DiskView, LimitedBy};
@@ -28,7 +28,7 @@ pub fn metrics(run_dir: &Path, output: OutputArgs) -> Result<String> {
     };
     match output.format {
         Format::Text => Ok(metrics_page(&snapshot).text()),
-        Format::Json => json(&metrics_page(&snapshot).families()),
+        Format::Data(data) => data.document(&metrics_page(&snapshot).families()),
     }
 }
 

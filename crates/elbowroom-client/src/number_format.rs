@@ -95,20 +95,37 @@ pub const fn memory_state(state: memory::LendingState) -> &'static str {
     }
 }
 
-/// A decision in a few words.
-pub fn what(what: memory::MemoryAction) -> String {
+/// A decision of `at` in a few words.
+pub fn what(what: memory::MemoryAction, at: Micros) -> String {
     match what {
         memory::MemoryAction::Lend { amount } => format!("lends {amount}"),
         memory::MemoryAction::Ask { ceiling } => format!("sees {ceiling}"),
         memory::MemoryAction::Recall { amount } => format!("gives back {amount}"),
         memory::MemoryAction::Drain { amount } => format!("emptied of {amount}"),
-        memory::MemoryAction::Hold { until } => format!("left alone until {}", monotonic(until)),
+        memory::MemoryAction::Hold { until } => {
+            format!("left alone for {}", until.saturating_sub(at))
+        }
     }
 }
 
-/// A time on the monotonic clock.
-pub fn monotonic(at: Micros) -> String {
-    format!("{:.3}s", at.get() as f64 / 1e6)
+/// A moment as people tell it, seen from `now` on the same clock: `now`, `3 min ago`, `in 9 s`.
+pub fn relative(at: Micros, now: Micros) -> String {
+    match (span(now.saturating_sub(at)), span(at.saturating_sub(now))) {
+        (Some(ago), _) => format!("{ago} ago"),
+        (_, Some(ahead)) => format!("in {ahead}"),
+        (None, None) => "now".to_owned(),
+    }
+}
+
+/// A time in its largest unit that has two or more of it; `None` below a second.
+fn span(time: Micros) -> Option<String> {
+    match time.get() / 1_000_000 {
+        0 => None,
+        s if s < 120 => Some(format!("{s} s")),
+        s if s < 7_200 => Some(format!("{} min", s / 60)),
+        s if s < 172_800 => Some(format!("{} h", s / 3_600)),
+        s => Some(format!("{} d", s / 86_400)),
+    }
 }
 
 #[cfg(test)]
@@ -132,6 +149,14 @@ mod tests {
         let parts = [None, Some(0.0), Some(0.125), Some(9.99), Some(10.0), Some(1e9)].map(percent);
         assert_eq!(parts, ["-", "0%", "12%", "999%", "10x", "999x"]);
         assert_eq!([80, 12_345, 999_999].map(|n| short_duration(Micros(n))), ["80us", "12.3ms", "1.0s"]);
+    }
+
+    #[test]
+    fn moments_are_told_from_now() {
+        let now = Micros::secs(1_000_000);
+        let told = [0, 999_879, 999_998, 1_000_000, 1_000_009, 1_009_000]
+            .map(|seconds| relative(Micros::secs(seconds), now));
+        assert_eq!(told, ["11 d ago", "2 min ago", "2 s ago", "now", "in 9 s", "in 2 h"]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::root::{ReadError, Root};
 use crate::warnings::Warnings;
 use elbowroom_types::container::ContainerIdentity;
 use elbowroom_types::label::LabelPolicy;
+use elbowroom_types::lookup::{ContainerNames, LookupError, find_container};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -24,20 +25,9 @@ pub enum SelectError {
     /// No cgroups.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// Nobody is called so.
-    #[error("there is no container or cgroup \"{name}\" here: `elbowroom list` names those an agent sees")]
-    Unknown {
-        /// As it was asked for.
-        name: String,
-    },
-    /// Several are.
-    #[error("\"{name}\" is {count} containers: give more of the id")]
-    Ambiguous {
-        /// As it was asked for.
-        name: String,
-        /// How many.
-        count: usize,
-    },
+    /// No container is called so, or several are.
+    #[error(transparent)]
+    Lookup(#[from] LookupError),
     /// No container runs.
     #[error("no container runs here: name a cgroup, such as /system.slice/web.service")]
     Nothing,
@@ -206,22 +196,15 @@ fn find_one(all: &[WalkedCgroup], name: &str) -> Result<ProfiledContainer, Selec
     {
         return Ok(subject(found));
     }
-    let containers = || all.iter().filter_map(|found| Some((found, found.container.as_ref()?)));
-    let exact: Vec<_> = containers()
-        .filter(|(found, container)| {
-            container.name.as_deref() == Some(name) || container.id == name || found.path == path
+    let containers: Vec<(&WalkedCgroup, &ContainerIdentity, String)> = all
+        .iter()
+        .filter_map(|found| {
+            Some((found, found.container.as_ref()?, found.path.to_string_lossy().into_owned()))
         })
         .collect();
-    let fitting = if exact.is_empty() {
-        containers().filter(|(_, container)| !name.is_empty() && container.id.starts_with(name)).collect()
-    } else {
-        exact
-    };
-    match fitting[..] {
-        [(found, _)] => Ok(subject(found)),
-        [] => Err(SelectError::Unknown { name: name.to_owned() }),
-        _ => Err(SelectError::Ambiguous { name: name.to_owned(), count: fitting.len() }),
-    }
+    let names: Vec<ContainerNames<'_>> =
+        containers.iter().map(|(_, container, path)| container.names(path)).collect();
+    Ok(subject(containers[find_container(&names, name)?].0))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::report::ProfileStoreArgs;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use elbowroom_client::output::{Format, json, write_stdout};
+use elbowroom_client::output::{DataFormat, Format, write_stdout};
 use elbowroom_client::profile_store::StoredProfile;
 use elbowroom_client::table::{Align, table};
 use serde::Deserialize;
@@ -16,7 +16,7 @@ pub(super) struct ProfileListArgs {
     #[command(flatten)]
     store: ProfileStoreArgs,
     /// How to print the answer.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
+    #[arg(short = 'o', long, visible_alias = "output", value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct ProfileShowArgs {
     #[command(flatten)]
     store: ProfileStoreArgs,
     /// How to print it.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
+    #[arg(short = 'o', long, visible_alias = "output", value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn list(args: &ProfileListArgs) -> Result<ExitCode> {
     let profiles = args.store.open();
     let all = profiles.list().with_context(|| format!("while reading {}", profiles.dir().display()))?;
     match args.format {
-        Format::Json => write_stdout(&json(&all)?)?,
+        Format::Data(data) => write_stdout(&data.document(&all)?)?,
         Format::Text if all.is_empty() => {
             write_stdout(&format!("no profiles in {}: --keep keeps one\n", profiles.dir().display()))?;
         }
@@ -68,7 +68,12 @@ pub(super) fn show(args: &ProfileShowArgs) -> Result<ExitCode> {
         )
     };
     match args.format {
-        Format::Json => write_stdout(&text)?,
+        Format::Data(DataFormat::Json) => write_stdout(&text)?,
+        Format::Data(data) => {
+            let kept: serde_json::Value = serde_json::from_str(&text)
+                .with_context(|| format!("while reading {} in {}", args.name, profiles.dir().display()))?;
+            write_stdout(&data.document(&kept)?)?;
+        }
         Format::Text => {
             let shown: StoredProfileText = serde_json::from_str(&text)
                 .with_context(|| format!("while reading {} in {}", args.name, profiles.dir().display()))?;

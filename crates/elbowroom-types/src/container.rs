@@ -3,6 +3,7 @@
 use crate::claim::Claim;
 use crate::glob;
 use crate::label::ContainerLabels;
+use crate::lookup::ContainerNames;
 use serde::{Deserialize, Serialize};
 
 /// The program that made a container.
@@ -44,6 +45,18 @@ pub struct ContainerIdentity {
     pub labels: ContainerLabels,
 }
 
+impl ContainerIdentity {
+    /// All that it is called, with its cgroup's path.
+    pub fn names<'a>(&'a self, path: &'a str) -> ContainerNames<'a> {
+        ContainerNames {
+            id: &self.id,
+            name: self.name.as_deref(),
+            pod: self.pod.as_ref().map(Pod::label),
+            path,
+        }
+    }
+}
+
 /// A Kubernetes pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -54,6 +67,13 @@ pub struct Pod {
     pub name: Option<String>,
     /// Its namespace, where known.
     pub namespace: Option<String>,
+}
+
+impl Pod {
+    /// Its name, or its UID where the name is not known.
+    pub fn label(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.uid)
+    }
 }
 
 impl Claim {

@@ -17,6 +17,7 @@ pub mod id;
 pub mod io;
 pub mod label;
 pub mod launch;
+pub mod lookup;
 pub mod memory;
 pub mod metric;
 pub mod probe;

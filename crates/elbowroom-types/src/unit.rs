@@ -274,13 +274,14 @@ pub enum UnitError {
     Malformed(String, &'static str, &'static str),
 }
 
-/// `512MiB`, `1.5GiB`, `64k`: binary units, as `docker --memory` reads them. A bare number is refused.
+/// `512MiB`, `1.5GiB`, `64k`, `512Mi`: binary units, as `docker --memory` and Kubernetes read them. A bare number is refused.
 pub fn parse_bytes(text: &str) -> Result<Bytes, UnitError> {
     const HINT: &str = "\"512MiB\"";
     let units: [(&str, u64); 5] = [("t", 1 << 40), ("g", 1 << 30), ("m", 1 << 20), ("k", 1 << 10), ("", 1)];
     parse_scaled(text, "an amount of memory", HINT, |unit| {
         let unit = unit.to_ascii_lowercase();
-        let stem = unit.strip_suffix("ib").or_else(|| unit.strip_suffix('b')).unwrap_or(&unit);
+        let stem = unit.strip_suffix('b').unwrap_or(&unit);
+        let stem = stem.strip_suffix('i').filter(|scale| !scale.is_empty()).unwrap_or(stem);
         units.iter().find(|(name, _)| *name == stem).map(|(_, scale)| *scale as f64)
     })
     .map(Bytes)
@@ -310,11 +311,12 @@ pub fn parse_percent(text: &str) -> Result<Percent, UnitError> {
     }
 }
 
-/// `1.5`, `0.25`, `4`: CPUs as `docker --cpus` reads them, above zero.
+/// `1.5`, `0.25`, `4`, `500m`: CPUs as `docker --cpus` and Kubernetes read them, above zero.
 pub fn parse_cpus(text: &str) -> Result<Millicpu, UnitError> {
     let malformed = || UnitError::Malformed(text.to_owned(), "a number of CPUs above zero", "\"1.5\"");
-    let n: f64 = text.parse().map_err(|_| malformed())?;
-    let milli = (n * 1_000.0).round();
+    let (number, scale) = text.strip_suffix('m').map_or((text, 1_000.0), |thousandths| (thousandths, 1.0));
+    let n: f64 = number.parse().map_err(|_| malformed())?;
+    let milli = (n * scale).round();
     if (1.0..=1e9).contains(&milli) { Ok(Millicpu(milli as u64)) } else { Err(malformed()) }
 }
 
@@ -429,6 +431,16 @@ mod tests {
     }
 
     #[test]
+    fn units_of_kubernetes_are_read() {
+        assert_eq!(parse_bytes("512Mi"), Ok(Bytes::mib(512)));
+        assert_eq!(parse_bytes("2Gi"), Ok(Bytes::gib(2)));
+        assert_eq!([parse_cpus("500m"), parse_cpus("0.5")], [Ok(Millicpu(500)), Ok(Millicpu(500))]);
+        for bad in ["512i", "512ib", "512Mii"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn a_bare_number_is_refused_with_the_way_out() {
         assert_eq!(
             parse_bytes("512").unwrap_err().to_string(),
@@ -444,7 +456,7 @@ mod tests {
         for bad in ["500", "0.5/s", "-1/s", "/s", "5MiB/s"] {
             assert!(parse_rate(bad).is_err(), "{bad}");
         }
-        for bad in ["0", "-1", "nan", "inf", "1m", ""] {
+        for bad in ["0", "-1", "nan", "inf", "0.4m", "m", "1M", ""] {
             assert!(parse_cpus(bad).is_err(), "{bad}");
         }
     }

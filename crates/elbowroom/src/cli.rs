@@ -1,28 +1,30 @@
 //! The command line: one verb, mostly one container.
 
+use crate::help::nearest_verb;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
-use elbowroom_client::output::{ContainerArgs, OutputArgs};
+use elbowroom_client::output::{ContainerArgs, OutputArgs, TableArgs};
+use elbowroom_types::lookup::quoted;
 use elbowroom_types::unit::{Bytes, Micros, parse_bytes, parse_duration};
 use std::path::PathBuf;
 
 /// What `--version` says. A release names the commit that it was made from (`packaging/release`).
-const VERSION: &str = match option_env!("ELBOWROOM_BUILD") {
+pub(crate) const VERSION: &str = match option_env!("ELBOWROOM_BUILD") {
     Some(build) => build,
     None => env!("CARGO_PKG_VERSION"),
 };
 
 /// Lets every container see, and get, the room it really has.
 ///
-/// `elbowroom agent` keeps, for every container on this host, the number of CPUs and the amount of memory it can really use
-/// now, and shows them through the files that programs already read: /proc, /sys and the container's cgroup files.
+/// `elbowroom agent` measures how many CPUs and how much memory each container on this host can really use now. It shows them to the
+/// container's programs in the files that they already read: /proc, /sys and the container's cgroup files.
 #[derive(Parser)]
 #[command(
     name = "elbowroom",
     version = VERSION,
     max_term_width = 100,
-    after_help = "Exit status: 0 yes or done, 1 no, 2 error; of `run` that of its command.\n\n\
-        elbowroom-runtime, a runtime for Docker that is installed beside, makes containers see their view from the first \
-        instruction; other engines have hooks that `elbowroom cdi`, `oci-hooks` and `agent` (NRI) set up."
+    after_help = "\nExit status: 0 yes or done, 1 no, 2 error; `run` exits as its command did.\n\
+        `elbowroom help VERB` explains a verb."
 )]
 pub(crate) struct Cli {
     /// Directory of the agent's socket and views.
@@ -41,55 +43,63 @@ pub(crate) struct Cli {
 /// What to do.
 #[derive(Subcommand)]
 pub(crate) enum Verb {
-    /// Run the agent in the foreground until SIGTERM or Ctrl-C.
+    /// Run the agent in the foreground until Ctrl-C or SIGTERM.
     #[command(
         after_help = "Examples:\n  elbowroom agent             decides about disks and memory and shows it, moves nothing\n  \
         elbowroom agent --enforce   limits who takes what others need, lends what nobody needs\n\n\
         See `elbowroom check` for what this host offers."
     )]
     Agent(AgentArgs),
-    /// Run a command in a container of its own, with its own view; needs no engine.
+    /// Run a command in a container of its own, without an engine.
     Run(crate::run::RunArgs),
-    /// Mount a running container's view into it.
+    /// Mount the view of a running container into it.
     Attach(ContainerArgs),
     /// Unmount a container's view again.
     Detach(ContainerArgs),
-    /// Write a CDI device, elbowroom.dev/view=on, for Docker, Podman and containerd.
+    /// Write a CDI device for Docker, Podman and containerd.
     ///
-    /// A container that is given the device has its view before its first instruction. Without an agent it starts as ever.
+    /// The device is elbowroom.dev/view=on. A container that is given the device has its view before its first instruction. Without an agent it starts as ever.
     #[command(after_help = "Example:\n  elbowroom cdi\n  docker run --device elbowroom.dev/view=on ...")]
     Cdi(crate::verbs::engine_hooks::CdiArgs),
-    /// Write an OCI hook for Podman and CRI-O: every container has its view before its first instruction.
+    /// Write an OCI hook for Podman and CRI-O.
+    ///
+    /// With it every container has its view before its first instruction.
     OciHooks(crate::verbs::engine_hooks::OciHooksArgs),
-    /// List containers with what they see and how they are doing, the worst first; ATTACHED "late": after their first process started.
-    List(crate::verbs::containers::ListArgs),
+    /// List containers, how they are doing, and what they see and use.
+    ///
+    /// The worst first. ATTACHED "late": the view came after the container's first process started.
+    #[command(visible_alias = "ps")]
+    List(ListArgs),
     /// Show one container in full.
     Show(ContainerArgs),
-    /// Say why a container sees what it sees.
+    /// Say why a container sees what it sees, and what changed.
     Explain(ContainerArgs),
-    /// Live table of all containers.
+    /// Watch all containers live, worst first.
     Top(TopArgs),
-    /// Show the dashboard in a browser: prints a link that works once, and serves it until Ctrl-C.
+    /// Show the dashboard in a browser.
+    ///
+    /// It prints a link that works once, and serves the dashboard until Ctrl-C.
     Dashboard(crate::verbs::dashboard::DashboardArgs),
-    /// Show the disks that are shared: what they can do, what is promised, what is wrong.
+    /// Show disks: what they can do, what is promised, what is wrong.
     ///
     /// STATE: free (no caps), guard (room for all), share (saturated and divided), slow (saturated, and slower than it was),
     /// inversion (caps of ours held everybody up and were taken off). Numbers are bytes per second; operations are in the
     /// JSON. Why a container gets what it gets: `elbowroom explain CONTAINER`.
-    Disks(OutputArgs),
-    /// Show the memory that is shared: who is owed how much, who lends, what is wrong.
+    Disks(TableArgs),
+    /// Show memory: what each container may have, and what it lends.
     ///
     /// DOING: red (misses its objective), yellow (meets it), green (more memory cannot help), BY its probe or by what the kernel
     /// shows. ENTITLED is its entitlement now, FLOOR is never taken, LENT is what others use of it, KEPT is protected by the kernel.
     /// Why: `elbowroom explain CONTAINER`.
-    Memory(OutputArgs),
-    /// Show what is wrong, and what was within the last hour: overload, starved containers, the doctor's findings, limits taken back.
+    Memory(TableArgs),
+    /// Show what is wrong, and what was within the last hour.
     ///
+    /// Overload, starved containers, the doctor's findings, limits taken back.
     /// Exit status: 0 when nothing is wrong, 1 when something is, 2 error. Who else is told: `[[hooks]]` in the configuration.
-    Alerts(OutputArgs),
-    /// Say how an application is doing, see who says what, or try a source.
+    Alerts(TableArgs),
+    /// Say how an application is doing, or see what applications say.
     Probe(crate::verbs::probe::ProbeArgs),
-    /// Have a setting of a server follow its container's room, until this ends.
+    /// Have a setting of a server follow its container's room.
     ///
     /// PROGRAM reads and sets it (`get`, `set VALUE`); some are ready-made: mariadb, redis, nginx, php-fpm, postgres. Less room is
     /// followed at once, more when it stays; never beyond what the server's user set, which is put back at the end.
@@ -97,86 +107,89 @@ pub(crate) enum Verb {
         after_help = "Example:\n  elbowroom follow shop-db --part 50% -- /usr/local/lib/elbowroom/actuators/mariadb"
     )]
     Follow(crate::verbs::follow::FollowArgs),
-    /// Run a client of a container's server with nothing of root's, and print the last line that it prints; needs no agent.
+    /// Run a client of a container's server, without root's rights.
     ///
-    /// The server may be hostile: the client is nobody, has a clean environment and ten seconds, and reaches the socket that is in the
+    /// It prints the last line that the client prints, and needs no agent. The server may be hostile: the client is nobody, has a clean environment and ten seconds, and reaches the socket that is in the
     /// container, or the container's network. What `exec` probes and actuators of `follow` are to ask with.
     #[command(after_help = "Example, in a program of `[[probes]]`:\n  \
         elbowroom ask --socket /run/mysqld/mysqld.sock -- mariadb --no-defaults --socket={} -Ne 'SELECT 1'")]
     Ask(crate::verbs::ask::AskArgs),
-    /// Show where there is room on many nodes, and where a container would fit; asks their agents, or Prometheus.
+    /// Show free room on many nodes, and where a container would fit.
     ///
-    /// SEEN are the CPUs that a node's containers see together, FREE is memory that nobody uses and nobody can call back, DISK is the
+    /// It asks the nodes' agents, or Prometheus. SEEN are the CPUs that a node's containers see together, FREE is memory that nobody uses and nobody can call back, DISK is the
     /// fullest one. Exit status: 0 when every node was read, or the container fits somewhere; 1 when not, 2 error.
     #[command(after_help = "Examples:\n  elbowroom fleet node1 node2 --token-file token\n  \
         elbowroom fleet --nodes nodes.txt --cpus 2 --memory 4GiB --disk rbps=50MiB/s")]
     Fleet(crate::fleet::FleetArgs),
-    /// Answer the system calls sched_getaffinity and sysinfo of containers that ask for it, in the foreground until SIGTERM.
+    /// Answer system calls of static programs until SIGTERM.
     ///
-    /// For static programs, which read no file: containers with the label elbowroom.dev/seccomp=on that are started by the wrapper
+    /// It answers sched_getaffinity and sysinfo of containers that ask for it. For static programs, which read no file: containers with the label elbowroom.dev/seccomp=on that are started by the wrapper
     /// runtime (docs/guide/seccomp.md). While such a container runs it needs its keeper.
     Keeper,
-    /// Print everything as OpenMetrics text, for a scraper.
+    /// Print everything as OpenMetrics text, for Prometheus.
     #[command(after_help = "Example, for node_exporter's textfile collector:\n  \
         elbowroom metrics > elbowroom.part && mv elbowroom.part elbowroom.prom")]
     Metrics(OutputArgs),
-    /// Say what this host offers, and what is lost where it does not.
+    /// Say what this host offers, and what is lost without it.
     Check(OutputArgs),
-    /// Take off the limits that an agent left which died or hangs; needs no agent.
+    /// Take off limits that a dead or hung agent left.
     ///
-    /// The agent does this by itself, and when it starts. Exit status: 0 when everything is as its users set it, 1 when
+    /// It needs no agent. The agent does this by itself, and when it starts. Exit status: 0 when everything is as its users set it, 1 when
     /// somebody else changed a limit since, or an agent that works holds some, 2 when one may still be in force.
     Restore(OutputArgs),
-    /// Find what hurts containers on this host, say why, and fix it if asked; needs no agent.
+    /// Find what hurts containers here, say why, and fix it if asked.
     Doctor(elbowroom_doctor::verb::DoctorArgs),
     /// List the doctor's fixes, or take them back.
     Undo(elbowroom_doctor::verb::UndoArgs),
-    /// Make the memory that a container was promised free before it is needed; needs no agent.
+    /// Free the memory a container was promised before it needs it.
     ///
-    /// Touches and gives back memory outside the container, so that page cache that nobody uses goes now, and not while the
+    /// It needs no agent. Touches and gives back memory outside the container, so that page cache that nobody uses goes now, and not while the
     /// container waits. Nothing is reserved: --hold keeps it for the container until it has grown. Exit status: 0 when all
     /// was made free, 1 when less, 2 error.
     #[command(after_help = "Example, before a JVM is started in the container:\n  \
         elbowroom pretouch web 4GiB --hold 5m")]
     Pretouch(elbowroom_doctor::verb::pretouch::PretouchArgs),
-    /// List the host's own jobs that nothing limits, or put them into groups of a size; needs no agent.
+    /// List the host's own unlimited jobs, or give them a size.
     ///
-    /// SIZE becomes memory.high, or on cgroup v1 the soft limit: neither kills. `elbowroom undo` takes it back.
+    /// It needs no agent. SIZE becomes memory.high, or on cgroup v1 the soft limit: neither kills. `elbowroom undo` takes it back.
     Housekeeping(elbowroom_doctor::verb::housekeeping::HousekeepingArgs),
-    /// Keep a container out of swap; needs no agent.
+    /// Keep a container out of swap.
     ///
-    /// By default as far as that cannot kill it: memory.low over what it uses, or on cgroup v1 its memory.swappiness.
+    /// It needs no agent. By default as far as that cannot kill it: memory.low over what it uses, or on cgroup v1 its memory.swappiness.
     /// `elbowroom undo` takes it back.
     Protect(elbowroom_doctor::verb::protect::ProtectArgs),
-    /// Say what limit would hold containers and the page cache they read again, and raise it if asked; needs no agent.
+    /// Say what memory limit would do, and raise it if asked.
     ///
-    /// NEEDS is anonymous and shared memory, the cache that was read more than once, and a tenth. A limit is never lowered.
+    /// The limit holds the container and the page cache that it reads again. It needs no agent. NEEDS is anonymous and shared memory, the cache that was read more than once, and a tenth. A limit is never lowered.
     /// `elbowroom undo` takes it back. Exit status: 0 when the limits hold what is needed, 1 when one does not, 2 error.
     #[command(after_help = "Example:\n  elbowroom size web --for 30s --apply")]
     Size(elbowroom_doctor::verb::size::SizeArgs),
-    /// Say which programs of an image would misread the host, and what to set; needs no agent.
+    /// Say which programs of an image would misread the host.
     Audit(elbowroom_audit::verb::AuditArgs),
-    /// Measure where time and memory of containers go; needs no agent.
+    /// Measure where time and memory of containers go.
     Profile(elbowroom_profile::verb::ProfileArgs),
-    /// Record samples and decisions to a file, without an agent; or what an agent knows to a ring.
+    /// Record samples to a file, or what an agent knows to a ring.
     #[command(
         after_help = "Examples:\n  elbowroom record load.json --for 60s\n  elbowroom record --ring /var/tmp/ring --max-size 1GiB\n\n\
         The agent keeps a ring of its own: [recorder] in the configuration."
     )]
     Record(RecordArgs),
-    /// Replay a recording: compare decisions, or show a past moment of a ring. Needs no agent.
+    /// Show a past moment of a ring, or decide a recording again.
     #[command(
         after_help = "Examples:\n  elbowroom replay load.json\n  elbowroom replay /var/lib/elbowroom/recorder --at -5m\n  elbowroom replay /var/lib/elbowroom/recorder --at 02:47 --serve 127.0.0.1:9274"
     )]
     Replay(ReplayArgs),
-    /// Run a verb on the host from within a container that has the host's process ids; the entry point of the image.
+    /// Run a verb on the host from within a container.
     ///
+    /// It is the entry point of the image.
     /// The container needs --pid=host and the agent's rights (docs/guide/install.md). Paths in arguments are the host's; the image's
     /// directory of programs is /run/elbowroom/image there while an agent runs.
     #[command(
         after_help = "Example:\n  docker run --detach --privileged --pid host --cgroupns host elbowroom:VERSION agent"
     )]
     Host(crate::verbs::host::HostArgs),
+    /// Print the version, the commit and the features of this program.
+    Version(OutputArgs),
     /// Answers reads of views; started by the agent.
     #[command(hide = true)]
     ViewServer,
@@ -251,6 +264,16 @@ pub(crate) struct AgentChildArgs {
     pub(crate) verbose: u8,
 }
 
+/// Arguments of `list`.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct ListArgs {
+    /// Also list containers that ended within the last hour.
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) table: TableArgs,
+}
+
 /// Arguments of `top`.
 #[derive(Args)]
 pub(crate) struct TopArgs {
@@ -312,7 +335,15 @@ fn parse_interval(text: &str) -> Result<Micros, String> {
 
 /// A refused command line on one line, whatever bytes it quotes: people see it in logs, and terminals interpret it.
 pub(crate) fn usage_error_line(error: &clap::Error) -> String {
-    let text = error.render().to_string();
+    let mut text = error.render().to_string();
+    if let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) =
+        (error.kind(), error.get(ContextKind::InvalidSubcommand))
+    {
+        text = format!("no verb {}", quoted(word));
+        if let Some(verb) = nearest_verb(&crate::command(), word) {
+            text += &format!(": did you mean `elbowroom {verb}`?");
+        }
+    }
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     let end = ["\n\nUsage:", "\n\nFor more information"].into_iter().filter_map(|tail| text.find(tail)).min();
     let words: Vec<&str> = text[..end.unwrap_or(text.len())].split_whitespace().collect();

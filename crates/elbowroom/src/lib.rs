@@ -6,6 +6,7 @@
 mod cli;
 pub mod fleet;
 pub mod follow;
+mod help;
 mod program;
 mod run;
 mod verbs;
@@ -16,5 +17,5 @@ pub use verbs::record::replay_recording;
 
 /// The command line's definition, for manual pages and completions.
 pub fn command() -> clap::Command {
-    <cli::Cli as clap::CommandFactory>::command()
+    help::with_groups(<cli::Cli as clap::CommandFactory>::command())
 }

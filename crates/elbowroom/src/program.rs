@@ -3,16 +3,18 @@
 use crate::cli::{self, Cli, Verb};
 use crate::verbs::{
     alerts, ask, check, containers, dashboard, disks, engine_hooks, follow, host, memory, probe, record,
-    restore, top,
+    restore, top, version,
 };
 use crate::{fleet, run};
 use anyhow::Result;
-use clap::Parser;
+use clap::FromArgMatches;
 use elbowroom_agent::supervisor::{self, SupervisorArgs};
 use elbowroom_agent::{config, engines, http, log, policy, seccomp, view_server};
 use elbowroom_client::api::{AgentMode, ControlRequest};
 use elbowroom_client::control;
-use elbowroom_client::output::{ContainerArgs, is_broken_pipe, one_line, say, write_stdout};
+use elbowroom_client::output::{
+    ContainerArgs, TableArgs, error_line, is_broken_pipe, one_line, say, write_stdout,
+};
 use elbowroom_linux::discover::ContainerSources;
 use elbowroom_types::id::DeviceNumber;
 use std::ffi::OsString;
@@ -29,20 +31,21 @@ pub fn main() -> ExitCode {
     }
     // Who is started by `/proc/self/exe` or a descriptor is called `exe` or a number until then.
     let _ = rustix::thread::set_name(c"elbowroom");
-    let cli = match Cli::try_parse_from(&args) {
-        Ok(cli) => cli,
-        Err(error) if error.use_stderr() => {
-            say(&format!("elbowroom: {}", cli::usage_error_line(&error)));
-            return ExitCode::from(2);
-        }
-        // Help and version.
-        Err(answer) => answer.exit(),
-    };
+    let cli =
+        match crate::command().try_get_matches_from(&args).and_then(|found| Cli::from_arg_matches(&found)) {
+            Ok(cli) => cli,
+            Err(error) if error.use_stderr() => {
+                say(&format!("elbowroom: {}", cli::usage_error_line(&error)));
+                return ExitCode::from(2);
+            }
+            // Help and version.
+            Err(answer) => answer.exit(),
+        };
     match dispatch(cli) {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!("elbowroom: {}", one_line(&error)));
+            say(&error_line(&error));
             ExitCode::from(2)
         }
     }
@@ -74,16 +77,16 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::RunAttendant(args) => run::private_agent::main(&args, run_dir).map(|()| ExitCode::SUCCESS),
         Verb::Cdi(args) => print(&engine_hooks::cdi(run_dir, &args)?),
         Verb::OciHooks(args) => print(&engine_hooks::oci_hooks(run_dir, &args)?),
-        Verb::List(output) => print(&containers::list(run_dir, output)?),
+        Verb::List(args) => watch(args.table, || containers::list(run_dir, args)),
         Verb::Show(one) => print_container(run_dir, one, ControlRequest::Show),
         Verb::Attach(one) => print_container(run_dir, one, ControlRequest::Attach),
         Verb::Detach(one) => print_container(run_dir, one, ControlRequest::Detach),
         Verb::Explain(one) => print(&containers::explain(run_dir, one)?),
         Verb::Top(args) => print(&top::top(run_dir, &args)?),
         Verb::Dashboard(args) => dashboard::main(run_dir, &args).map(|()| ExitCode::SUCCESS),
-        Verb::Disks(output) => print(&disks::disks(run_dir, output)?),
-        Verb::Memory(output) => print(&memory::memory(run_dir, output)?),
-        Verb::Alerts(output) => alerts::alerts(run_dir, output).and_then(print_with_status),
+        Verb::Disks(args) => watch(args, || disks::disks(run_dir, args)),
+        Verb::Memory(args) => watch(args, || memory::memory(run_dir, args)),
+        Verb::Alerts(args) => args.print(|| alerts::alerts(run_dir, args)),
         Verb::Probe(args) => probe::main(run_dir, &args),
         Verb::Follow(args) => follow::main(run_dir, &args),
         Verb::Ask(args) => ask::main(&args),
@@ -102,6 +105,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::HoldMemory(args) => doctor::pretouch::hold_memory(&args).map(|()| ExitCode::SUCCESS),
         Verb::Audit(args) => audit::main(&args),
         Verb::Profile(args) => profile::main(&args, container_sources),
+        Verb::Version(output) => print(&version::version(run_dir, output)?),
         Verb::Record(args) => record::record(run_dir, &args).map(|()| ExitCode::SUCCESS),
         Verb::Replay(args) => record::replay(&args).map(no_is_one).and_then(print_with_status),
     }
@@ -179,6 +183,11 @@ fn detach_views(minor: u32) -> Result<()> {
 /// Where containers are looked for, by the configuration.
 fn container_sources(file: Option<&Path>) -> Result<ContainerSources> {
     Ok(config::AgentConfig::load(file)?.containers.sources())
+}
+
+/// Prints a table, again and again where that was asked for.
+fn watch(args: TableArgs, look: impl Fn() -> Result<String>) -> Result<ExitCode> {
+    args.print(|| Ok((look()?, ExitCode::SUCCESS)))
 }
 
 fn print(text: &str) -> Result<ExitCode> {

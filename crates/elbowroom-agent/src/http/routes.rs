@@ -15,6 +15,7 @@ use axum::http::{HeaderName, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use elbowroom_client::api::ContainerView;
+use elbowroom_types::lookup::{ContainerNames, LookupError, find_container};
 use serde::Deserialize;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -249,21 +250,15 @@ fn path_name(id: PathId) -> Result<String, HttpError> {
     id.map(|Path(id)| id).map_err(|error| HttpError::new(StatusCode::BAD_REQUEST, error.body_text()))
 }
 
-/// A container by full identifier, name, cgroup path, or a beginning of an identifier that no other has: as the agent does it.
+/// The container that a name, an identifier, a cgroup path or a beginning of one means: as the agent does it.
 fn find<'a>(containers: &'a [ContainerView], name: &str) -> Result<&'a ContainerView, HttpError> {
-    let is = |c: &&ContainerView| c.id == name || c.name.as_deref() == Some(name) || c.path == name;
-    let mut matching: Vec<&ContainerView> = containers.iter().filter(is).collect();
-    if matching.is_empty() {
-        matching = containers.iter().filter(|c| !name.is_empty() && c.id.starts_with(name)).collect();
-    }
-    match matching[..] {
-        [one] => Ok(one),
-        [] => Err(not_found(name)),
-        _ => {
-            let message =
-                format!("{} containers match {:?}: write more of the id", matching.len(), short_name(name));
-            Err(HttpError::new(StatusCode::CONFLICT, message))
+    let names: Vec<ContainerNames<'_>> = containers.iter().map(ContainerView::names).collect();
+    match find_container(&names, name) {
+        Ok(place) => Ok(&containers[place]),
+        Err(error @ LookupError::Unknown { .. }) => {
+            Err(HttpError::new(StatusCode::NOT_FOUND, format!("{error}: see /api/v1/containers")))
         }
+        Err(error) => Err(HttpError::new(StatusCode::CONFLICT, error.to_string())),
     }
 }
 

@@ -8,8 +8,9 @@ use elbowroom_client::api::{
 };
 use elbowroom_linux::{process, timer};
 use elbowroom_types::id::CgroupId;
+use elbowroom_types::lookup::{ContainerNames, LookupError, find_container, quoted};
 use elbowroom_types::probe::ProbeRecord;
-use elbowroom_types::sample::{CgroupProperties, HostEvent};
+use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::Micros;
 use rustix::process::Pid;
 use std::sync::mpsc;
@@ -149,35 +150,24 @@ impl PolicyLoop {
     }
 
     fn find(&self, name: &str) -> Result<CgroupId, String> {
-        let groups = || self.containers.keys().filter_map(|id| self.views.group(*id));
-        let container = |g: &&CgroupProperties| g.container.as_ref().map(|c| (c.id.clone(), c.name.clone()));
-        let exact: Vec<CgroupId> = groups()
-            .filter(|g| {
-                g.path == name || container(g).is_some_and(|(id, n)| id == name || n.as_deref() == Some(name))
-            })
-            .map(|g| g.id)
+        let groups: Vec<(CgroupId, ContainerNames<'_>)> = self
+            .containers
+            .keys()
+            .filter_map(|id| self.views.group(*id))
+            .filter_map(|group| Some((group.id, group.container.as_ref()?.names(&group.path))))
             .collect();
-        let matches = if exact.is_empty() {
-            groups()
-                .filter(|g| !name.is_empty() && container(g).is_some_and(|(id, _)| id.starts_with(name)))
-                .map(|g| g.id)
-                .collect()
-        } else {
-            exact
-        };
-        match matches[..] {
-            [id] => Ok(id),
-            [] => Err(format!("no container {}: see `elbowroom list`", printable_name(name))),
-            _ => Err(format!(
-                "{} containers match {}: write more of the id",
-                matches.len(),
-                printable_name(name)
-            )),
+        let names: Vec<ContainerNames<'_>> = groups.iter().map(|(_, names)| *names).collect();
+        match find_container(&names, name) {
+            Ok(place) => Ok(groups[place].0),
+            Err(error @ LookupError::Unknown { meant: None, .. }) => {
+                Err(format!("{error}: `elbowroom list` shows those that run"))
+            }
+            Err(error) => Err(error.to_string()),
         }
     }
 
     fn describe_or_gone(&self, id: CgroupId, name: &str) -> Result<ContainerView, String> {
-        self.describe(id).ok_or_else(|| format!("container {} is gone", printable_name(name)))
+        self.describe(id).ok_or_else(|| format!("container {} is gone", quoted(name)))
     }
 
     pub(super) fn describe(&self, id: CgroupId) -> Option<ContainerView> {
@@ -229,9 +219,9 @@ impl PolicyLoop {
     fn explain(&self, name: &str) -> Result<Explanation, String> {
         let found = self.find(name);
         match (found, self.verdicts.ended.find(name)) {
-            (Ok(id), _) => self
-                .explain_container(id)
-                .ok_or_else(|| format!("container {} is gone", printable_name(name))),
+            (Ok(id), _) => {
+                self.explain_container(id).ok_or_else(|| format!("container {} is gone", quoted(name)))
+            }
             (Err(_), Some(last)) => Ok(last.clone()),
             (Err(error), None) => Err(error),
         }
@@ -284,25 +274,5 @@ impl PolicyLoop {
             memory: self.memory.status(),
             hooks: self.alerts.hooks(),
         }
-    }
-}
-
-/// A name as an error may repeat it: short, on one line.
-fn printable_name(name: &str) -> String {
-    let mut text: String = name.chars().take(80).flat_map(char::escape_debug).collect();
-    if name.chars().count() > 80 {
-        text.push_str("...");
-    }
-    format!("\"{text}\"")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_in_errors_are_short_and_on_one_line() {
-        assert_eq!(printable_name("a\nb"), "\"a\\nb\"");
-        assert!(printable_name(&"x".repeat(10_000)).len() < 100);
     }
 }

@@ -129,7 +129,7 @@ fn cap_change(cap: &Cap, disk: &str, named: &ContainerRef) -> change::Change {
 }
 
 fn decision_change(decision: &MemoryDecision, named: &ContainerRef) -> change::Change {
-    history_change(Kind::Memory, number_format::what(decision.what), &decision.because, named)
+    history_change(Kind::Memory, number_format::what(decision.what, decision.at), &decision.because, named)
 }
 
 fn history_change(kind: Kind, what: String, because: &str, named: &ContainerRef) -> change::Change {

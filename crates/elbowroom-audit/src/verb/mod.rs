@@ -83,11 +83,11 @@ pub fn main(args: &AuditArgs) -> Result<ExitCode> {
     }
     let counts = summary(&reports);
     match args.output.format {
-        Format::Json => {
+        Format::Data(data) => {
             let counts =
                 counts.into_iter().map(|(verdict, limits, views)| VerdictCount { verdict, limits, views });
             let answer = AuditOutput { images: &reports, summary: counts.collect() };
-            write_stdout(&elbowroom_client::output::json(&answer)?)?;
+            write_stdout(&data.document(&answer)?)?;
         }
         Format::Text if args.summary || reports.len() > 1 => {
             write_stdout(&text::summary(&counts, reports.len()))?;

@@ -6,7 +6,7 @@ use crate::fixes::placement::{apply_placement, revert_placement};
 use crate::fixes::write::{RevertOutcome, WriteError, revert, revert_failed_write, write};
 use crate::strategies::housekeeping::HousekeepingCgroup;
 use anyhow::{Context, Result};
-use elbowroom_client::output::{Format, json, say, write_stdout};
+use elbowroom_client::output::{Format, say, write_stdout};
 use elbowroom_linux::root::Root;
 use elbowroom_types::finding::{FileWrite, FindingFix};
 use elbowroom_types::visible::Visible;
@@ -100,7 +100,7 @@ pub(super) fn apply(
     }
     let failed = fixes.iter().any(|f| f.error.is_some());
     match manner.format {
-        Format::Json => write_stdout(&json(&FixOutput { version: VERSION, fixes })?)?,
+        Format::Data(data) => write_stdout(&data.document(&FixOutput { version: VERSION, fixes })?)?,
         Format::Text if !changes.is_empty() => write_stdout(manner.persistence_hint)?,
         Format::Text => {}
     }

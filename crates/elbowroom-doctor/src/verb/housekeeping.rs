@@ -8,7 +8,7 @@ use crate::strategies::housekeeping::{HousekeepingJob, JobKind, JobLocation, job
 use anyhow::{Result, bail};
 use clap::Args;
 use elbowroom_client::control::LoadSources;
-use elbowroom_client::output::{Format, json, write_stdout};
+use elbowroom_client::output::{Format, write_stdout};
 use elbowroom_client::table::{Align, clip, table};
 use elbowroom_linux::root::Root;
 use elbowroom_types::unit::Bytes;
@@ -68,7 +68,7 @@ pub fn main(args: &HousekeepingArgs, load: LoadSources) -> Result<ExitCode> {
         return apply(&journal, &changes, &manner);
     }
     write_stdout(&match format {
-        Format::Json => json(&HousekeepingOutput { version: VERSION, jobs: &found })?,
+        Format::Data(data) => data.document(&HousekeepingOutput { version: VERSION, jobs: &found })?,
         Format::Text => text(&found, !args.jobs.is_empty()),
     })?;
     Ok(ExitCode::SUCCESS)

@@ -3,7 +3,7 @@
 use super::VERSION;
 use crate::checks::{CHECKS, DoctorCheck};
 use anyhow::Result;
-use elbowroom_client::output::{Format, json};
+use elbowroom_client::output::Format;
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -26,7 +26,9 @@ struct CheckListOutput {
 /// The table of checks.
 pub(super) fn check_list(format: Format) -> Result<String> {
     match format {
-        Format::Json => json(&CheckListOutput { version: VERSION, checks: CHECKS.iter().map(row).collect() }),
+        Format::Data(data) => {
+            data.document(&CheckListOutput { version: VERSION, checks: CHECKS.iter().map(row).collect() })
+        }
         Format::Text => Ok(text()),
     }
 }

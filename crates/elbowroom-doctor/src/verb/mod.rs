@@ -21,12 +21,13 @@ use crate::fixes::journal::Journal;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use elbowroom_client::control::LoadSources;
-use elbowroom_client::output::{Format, OutputArgs, ask, json, write_stdout};
+use elbowroom_client::output::{Format, OutputArgs, ask, write_stdout};
 use elbowroom_linux::bounded::LineReader;
 use elbowroom_linux::root::Root;
 use elbowroom_linux::timer::now_boot;
 use elbowroom_linux::{lease, process};
 use elbowroom_types::finding::DoctorFinding;
+use elbowroom_types::lookup::{ContainerNames, find_container};
 use elbowroom_types::unit::{Micros, parse_duration};
 use elbowroom_types::visible::Visible;
 use serde::Serialize;
@@ -175,7 +176,7 @@ fn report_or_fix(args: &DoctorArgs, facts: &HostFacts, journal: &Journal) -> Res
     let deaths = deaths::killed_and_gone(&args.host.state.run_dir, facts);
     let find = |name: &str| {
         let dead = deaths.iter().find(|death| death.container.as_deref() == Some(name));
-        match (find_container(facts, name), dead.and_then(|death| death.cgroup.clone())) {
+        match (container_called(facts, name), dead.and_then(|death| death.cgroup.clone())) {
             (Ok(group), _) => Ok(group.path.clone()),
             (Err(_), Some(path)) => Ok(path),
             (Err(error), None) => Err(error),
@@ -192,7 +193,7 @@ fn report_or_fix(args: &DoctorArgs, facts: &HostFacts, journal: &Journal) -> Res
     let findings: Vec<DoctorFinding> = found.into_iter().filter(asked).collect();
     let healthy = !findings.iter().any(is_harmful);
     let text = match format {
-        Format::Json => Visible::from(&json(&FindingsOutput {
+        Format::Data(data) => Visible::from(&data.document(&FindingsOutput {
             version: VERSION,
             healthy,
             elapsed_seconds: facts.elapsed.get() as f64 / 1e6,
@@ -208,20 +209,11 @@ fn report_or_fix(args: &DoctorArgs, facts: &HostFacts, journal: &Journal) -> Res
 }
 
 /// The one container that is meant.
-fn find_container<'a>(facts: &'a HostFacts, name: &str) -> Result<&'a CgroupFacts> {
-    let id = |g: &CgroupFacts| g.container.as_ref().map(|c| c.id.clone()).unwrap_or_default();
-    let exact = |g: &&CgroupFacts| {
-        g.name() == name || id(g) == name || g.path == format!("/{}", name.trim_start_matches('/'))
-    };
-    let mut found: Vec<&CgroupFacts> = facts.containers().filter(exact).collect();
-    if found.is_empty() {
-        found = facts.containers().filter(|g| id(g).starts_with(name)).collect();
-    }
-    match found[..] {
-        [one] => Ok(one),
-        [] => bail!("there is no container \"{name}\" here: `elbowroom list` names those an agent sees"),
-        _ => bail!("\"{name}\" is {} containers: give more of the id", found.len()),
-    }
+fn container_called<'a>(facts: &'a HostFacts, name: &str) -> Result<&'a CgroupFacts> {
+    let containers: Vec<&CgroupFacts> = facts.containers().collect();
+    let known = containers.iter().map(|group| group.container.as_ref().map(|c| c.names(&group.path)));
+    let names: Vec<ContainerNames<'_>> = known.map(Option::unwrap_or_default).collect();
+    Ok(containers[find_container(&names, name)?])
 }
 
 /// The most bytes of an answer to a question: a terminal's line.

@@ -1,7 +1,7 @@
 //! `elbowroom protect`: one container is kept out of swap.
 
 use super::apply::{ApplyOptions, PlannedFix, apply};
-use super::{HostArgs, find_container, fix};
+use super::{HostArgs, container_called, fix};
 use crate::checks::{ControllerVersion, HierarchyController, HostFacts};
 use crate::facts::swappiness_below;
 use crate::strategies::protect::protect;
@@ -34,7 +34,7 @@ pub struct ProtectArgs {
 pub fn main(args: &ProtectArgs, load: LoadSources) -> Result<ExitCode> {
     let format = args.host.output.format;
     let (facts, journal) = args.host.collect_facts(load, Duration::ZERO)?;
-    let group = find_container(&facts, &args.container)?;
+    let group = container_called(&facts, &args.container)?;
     let root = Root::host()?;
     let below = swappiness_below(&root, group);
     let fix = match protect(&facts, group, &below, args.no_swap) {

@@ -1,13 +1,13 @@
 //! `elbowroom size`: limits that hold a container and the page cache it works with.
 
 use super::apply::{ApplyOptions, PlannedFix, apply};
-use super::{HostArgs, VERSION, find_container, fix};
+use super::{HostArgs, VERSION, container_called, fix};
 use crate::checks::{CgroupFacts, HostFacts};
 use crate::strategies::size::{LimitAdvice, LimitSizing, estimate_need, limit_advice};
 use anyhow::Result;
 use clap::Args;
 use elbowroom_client::control::LoadSources;
-use elbowroom_client::output::{Format, json, say, write_stdout};
+use elbowroom_client::output::{Format, say, write_stdout};
 use elbowroom_client::table::{Align, clip, table};
 use elbowroom_types::unit::{Micros, parse_duration};
 use serde::Serialize;
@@ -55,7 +55,7 @@ pub fn main(args: &SizeArgs, load: LoadSources) -> Result<ExitCode> {
     let format = args.host.output.format;
     let (facts, journal) = args.host.collect_facts(load, Duration::from_micros(args.duration.get()))?;
     let groups: Vec<&CgroupFacts> = match &args.container {
-        Some(name) => vec![find_container(&facts, name)?],
+        Some(name) => vec![container_called(&facts, name)?],
         None => facts.containers().collect(),
     };
     if !args.apply {
@@ -106,7 +106,7 @@ fn report(facts: &HostFacts, groups: &[&CgroupFacts], format: Format) -> Result<
         .collect();
     let all = rows.iter().all(|row| row.enough);
     write_stdout(&match format {
-        Format::Json => json(&SizeOutput {
+        Format::Data(data) => data.document(&SizeOutput {
             version: VERSION,
             elapsed_seconds: facts.elapsed.get() as f64 / 1e6,
             containers: rows,

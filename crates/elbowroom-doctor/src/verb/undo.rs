@@ -7,7 +7,7 @@ use crate::fixes::write::{RevertOutcome, revert};
 use crate::strategies::housekeeping::HousekeepingCgroup;
 use anyhow::{Result, bail};
 use clap::Args;
-use elbowroom_client::output::{Format, OutputArgs, json, write_stdout};
+use elbowroom_client::output::{Format, OutputArgs, write_stdout};
 use elbowroom_linux::root::Root;
 use elbowroom_types::finding::FileWrite;
 use elbowroom_types::visible::Visible;
@@ -66,7 +66,7 @@ pub fn undo(args: &UndoArgs) -> Result<ExitCode> {
         None if args.all => entries.iter().rev().collect(),
         None => {
             write_stdout(&match args.output.format {
-                Format::Json => json(&FixListOutput { version: VERSION, fixes: entries })?,
+                Format::Data(data) => data.document(&FixListOutput { version: VERSION, fixes: entries })?,
                 Format::Text => fix_list_text(&entries),
             })?;
             return Ok(ExitCode::SUCCESS);
@@ -76,7 +76,7 @@ pub fn undo(args: &UndoArgs) -> Result<ExitCode> {
     let files = revert_fixes(&Root::host()?, &args.state.leases(), &journal, &chosen, left)?;
     let stayed = files.iter().any(|f| matches!(f.outcome, "held" | "in use" | "later fix" | "error"));
     write_stdout(&match args.output.format {
-        Format::Json => json(&UndoOutput { version: VERSION, files })?,
+        Format::Data(data) => data.document(&UndoOutput { version: VERSION, files })?,
         Format::Text => files.iter().fold(String::new(), |mut text, f| {
             let _ = writeln!(
                 text,

@@ -26,7 +26,7 @@ use std::path::PathBuf;
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ReportArgs {
     /// How to print the answer.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
+    #[arg(short = 'o', long, visible_alias = "output", value_enum, default_value_t = Format::Text)]
     pub(crate) format: Format,
     /// Also write a page with figures, one file that needs nothing else.
     #[arg(long, value_name = "FILE")]
@@ -176,7 +176,7 @@ impl ReportArgs {
         let envelope = ProfileEnvelope { profile: name, version, overhead, answer, text: None };
         let text = match self.format {
             Format::Text => text::report(report, overhead),
-            Format::Json => elbowroom_client::output::json(&envelope)?,
+            Format::Data(data) => data.document(&envelope)?,
         };
         elbowroom_client::output::write_stdout(&text)?;
         if self.keep {

@@ -15,7 +15,7 @@ pub mod resources;
 use address::FleetNode;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use elbowroom_client::output::{Format, clear_screen, say, write_stdout};
+use elbowroom_client::output::{DataFormat, Format, clear_screen, say, write_stdout};
 use elbowroom_types::claim::DiskReservation;
 use elbowroom_types::label;
 use elbowroom_types::unit::{
@@ -89,7 +89,7 @@ pub(crate) struct FleetArgs {
     #[arg(long, value_enum, default_value_t = NodeSort::Cpu)]
     sort: NodeSort,
     /// How to print the answer.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
+    #[arg(short = 'o', long, visible_alias = "output", value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
@@ -159,7 +159,8 @@ pub(crate) fn main(args: &FleetArgs) -> Result<ExitCode> {
     };
     let show = |report: &FleetReport| -> Result<()> {
         let text = match args.format {
-            Format::Json => visible_json(serde_json::to_string(report)?) + "\n",
+            Format::Data(DataFormat::Json) => visible_json(serde_json::to_string(report)?) + "\n",
+            Format::Data(data) => data.document(report)?,
             Format::Text => report::text(report, args.top, args.sort),
         };
         if args.watch && args.format == Format::Text {

@@ -173,6 +173,17 @@ impl RunCgroup {
         &self.dirs
     }
 
+    /// Whether the kernel killed a process in them for memory (`memory_cgrp_event`, mm/memcontrol.c).
+    pub(crate) fn had_oom_kill(&self) -> bool {
+        let files =
+            self.dirs.iter().flat_map(|dir| ["memory.events", "memory.oom_control"].map(|f| dir.join(f)));
+        let kills =
+            |text: &str| text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse::<u64>().ok());
+        files
+            .filter_map(|file| kills(&bounded::file_text(file, bounded::KERNEL_FILE).ok()?))
+            .any(|kills| kills > 0)
+    }
+
     /// Removes the cgroups, unless processes are left in them.
     pub(crate) fn remove(self) -> Result<(), CgroupInUse> {
         let deadline = Instant::now() + EXIT_GRACE;

@@ -151,6 +151,9 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
             say(&format!("elbowroom: probe: {error}"));
         }
         let status = supervise(&mut child, &signals);
+        if status.as_ref().is_ok_and(|status| !status.success()) && group.had_oom_kill() {
+            say(&out_of_memory(&limits));
+        }
         ProbePoller::stop_all(poller.into_iter().flatten().collect(), PROBE_STOP_TIMEOUT);
         status
     });
@@ -162,6 +165,19 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
             NOT_STARTED
         }
     })
+}
+
+/// Why a command failed of which the kernel killed a process for memory.
+fn out_of_memory(limits: &RunLimits) -> String {
+    match limits.room().memory {
+        Some(limit) => format!(
+            "elbowroom: the kernel killed a process of it at its memory limit of {limit}: run it with a larger --memory"
+        ),
+        None => {
+            "elbowroom: the kernel killed a process of it for want of memory, and it has no limit of its own"
+                .to_owned()
+        }
+    }
 }
 
 /// Removes the cgroups and the run's own agent, or leaves that to who waits for the processes that are left.

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use elbowroom_client::api::{AlertView, AlertsReport, ControlRequest, ControlResponse};
 use elbowroom_client::control::ControlClient;
-use elbowroom_client::output::{Format, OutputArgs, json, unexpected_response};
+use elbowroom_client::output::{TableArgs, unexpected_response};
 use elbowroom_client::table::clip;
 use elbowroom_types::alert::AlertKind;
 use elbowroom_types::finding::Severity;
@@ -15,18 +15,22 @@ use std::process::ExitCode;
 const MAX_EVIDENCE_LINES: usize = 4;
 
 /// `elbowroom alerts`: the text, and 1 where something lasts.
-pub(crate) fn alerts(run_dir: &Path, output: OutputArgs) -> Result<(String, ExitCode)> {
+pub(crate) fn alerts(run_dir: &Path, args: TableArgs) -> Result<(String, ExitCode)> {
     let ControlResponse::Alerts(report) =
         ControlClient::connect(run_dir)?.request(&ControlRequest::Alerts)?
     else {
         return unexpected_response();
     };
     let code = ExitCode::from(u8::from(!report.lasting.is_empty()));
-    let text = match output.format {
-        Format::Json => json(&report)?,
-        Format::Text => text(&report, elbowroom_linux::timer::unix_ms()),
-    };
+    let names = || report.lasting.iter().map(name).collect();
+    let text = args.answer(&report, names, |_| text(&report, elbowroom_linux::timer::unix_ms()))?;
     Ok((text, code))
+}
+
+/// A lasting alert for scripts: its kind, and its container where it has one.
+fn name(view: &AlertView) -> String {
+    let about = view.container.iter().map(|c| format!(" {}", c.name.as_ref().unwrap_or(&c.id)));
+    format!("{}{}", view.alert.kind, about.collect::<String>())
 }
 
 fn text(report: &AlertsReport, now: u64) -> String {

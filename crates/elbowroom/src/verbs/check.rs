@@ -6,7 +6,7 @@ use anyhow::Result;
 use elbowroom_agent::config::AgentConfig;
 use elbowroom_client::api::{AgentStatus, ControlRequest, ControlResponse};
 use elbowroom_client::control::ControlClient;
-use elbowroom_client::output::{Format, OutputArgs, json};
+use elbowroom_client::output::{Format, OutputArgs};
 use elbowroom_linux::bounded;
 use elbowroom_linux::cgroup::{CgroupController, CgroupLayout, HierarchyMode};
 use elbowroom_linux::root::Root;
@@ -49,7 +49,7 @@ pub(crate) fn check(run_dir: &Path, output: OutputArgs) -> Result<(String, bool)
     facts.extend(configuration());
     let report = CheckOutput { ready: facts.iter().all(|f| f.present || !f.required), facts, agent };
     let text = match output.format {
-        Format::Json => json(&report)?,
+        Format::Data(data) => data.document(&report)?,
         Format::Text => text(&report, run_dir),
     };
     Ok((text, report.ready))

@@ -2,34 +2,25 @@
 
 use super::memory;
 use super::probe::probe_text;
+use crate::cli::ListArgs;
 use anyhow::Result;
-use clap::Args;
 use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, Explanation, display_name};
 use elbowroom_client::control::ControlClient;
 use elbowroom_client::number_format;
-use elbowroom_client::output::{ContainerArgs, Format, OutputArgs, json, unexpected_response};
-use elbowroom_client::table::{Align, clip, table};
+use elbowroom_client::output::{ContainerArgs, OutputArgs, unexpected_response};
+use elbowroom_client::table::{Align, Keep, TableStyle, clip, table};
 use elbowroom_govern::disk::{ContainerDiskStatus, LimitedBy};
 use elbowroom_linux::containers::ContainerSelector;
 use elbowroom_linux::discover::ContainerSources;
 use elbowroom_linux::reach;
 use elbowroom_linux::reach::{ProcessReach, ReachReport, ReachedProcess};
+use elbowroom_linux::timer;
 use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::{Micros, Millicpu};
 use elbowroom_view::rules::ViewExplanation;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
-
-/// Arguments of `list`.
-#[derive(Args)]
-pub(crate) struct ListArgs {
-    /// Also the containers that ended within the last hour.
-    #[arg(short, long)]
-    all: bool,
-    #[command(flatten)]
-    output: OutputArgs,
-}
 
 /// `elbowroom list`: the worst first.
 pub(crate) fn list(run_dir: &Path, args: ListArgs) -> Result<String> {
@@ -42,10 +33,8 @@ pub(crate) fn list(run_dir: &Path, args: ListArgs) -> Result<String> {
         containers.extend(ask(ControlRequest::Ended)?);
     }
     containers.sort_by_key(|c| std::cmp::Reverse(c.verdict.severity()));
-    match args.output.format {
-        Format::Json => json(&containers),
-        Format::Text => Ok(list_text(&containers)),
-    }
+    let names = || containers.iter().map(|c| c.name.clone().unwrap_or_else(|| c.id.clone())).collect();
+    args.table.answer(&containers, names, |style| list_text(&containers, style))
 }
 
 /// `elbowroom show`, `attach` and `detach`: ask, and print the container.
@@ -53,10 +42,7 @@ pub(crate) fn show_container(run_dir: &Path, request: ControlRequest, output: Ou
     let ControlResponse::Container(container) = ControlClient::connect(run_dir)?.request(&request)? else {
         return unexpected_response();
     };
-    match output.format {
-        Format::Json => json(&container),
-        Format::Text => Ok(show_text(&container)),
-    }
+    output.answer(&container, || show_text(&container))
 }
 
 /// The agent's explanation, and what is looked up here: the agent has nothing to do with how many processes there are.
@@ -76,10 +62,10 @@ pub(crate) fn explain(run_dir: &Path, args: ContainerArgs) -> Result<String> {
     };
     let pids = ContainerSelector::open(&ContainerSources::default())?.processes(&explanation.container.path);
     let reached = reach::inspect(&pids, &run_dir.join("pages"));
-    match args.output.format {
-        Format::Json => json(&ExplainOutput { explanation: *explanation, reached }),
-        Format::Text => Ok(explanation_text(&explanation) + &reach_text(&reached)),
-    }
+    let answer = ExplainOutput { explanation: *explanation, reached };
+    args.output.answer(&answer, || {
+        explanation_text(&answer.explanation, timer::now()) + &reach_text(&answer.reached)
+    })
 }
 
 /// Most rows that are printed; processes of one name that are reached alike share a row.
@@ -133,26 +119,15 @@ fn reach_text(reached: &ReachReport) -> String {
     text
 }
 
-/// The width of a terminal, and of what is piped.
-const WIDTH: usize = 80;
-/// Names are clipped to these many characters, to fewer where a row would be too wide, and never to less than the second.
-const NAME_WIDTHS: (usize, usize) = (28, 12);
+/// Most characters of a name in a table.
+const NAME_WIDTH: usize = 28;
 
-fn list_text(containers: &[ContainerView]) -> String {
-    let text = list_table(containers, NAME_WIDTHS.0);
-    let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
-    match widest.saturating_sub(WIDTH) {
-        0 => text,
-        excess => list_table(containers, NAME_WIDTHS.0.saturating_sub(excess).max(NAME_WIDTHS.1)),
-    }
-}
-
-fn list_table(containers: &[ContainerView], name_width: usize) -> String {
+fn list_text(containers: &[ContainerView], style: TableStyle) -> String {
     let rows: Vec<Vec<String>> = containers
         .iter()
         .map(|c| {
             vec![
-                clip(&display_name(c), name_width),
+                clip(&display_name(c), NAME_WIDTH),
                 c.verdict.status.to_string(),
                 c.view.cpus.to_string(),
                 format!("{}-{}", c.view.cpus_lower, c.view.cpus_upper),
@@ -166,23 +141,29 @@ fn list_table(containers: &[ContainerView], name_width: usize) -> String {
                     (true, None) => "yes",
                 }
                 .to_owned(),
+                format!("{:?}", c.engine).to_lowercase(),
+                c.id.chars().take(12).collect(),
+                c.path.clone(),
             ]
         })
         .collect();
     let heading = [
-        ("CONTAINER", Align::Left),
-        ("VERDICT", Align::Left),
-        ("CPUS", Align::Right),
-        ("BOUNDS", Align::Right),
-        ("USED", Align::Right),
-        ("MEMORY", Align::Right),
-        ("USED", Align::Right),
-        ("ATTACHED", Align::Left),
+        ("CONTAINER", Align::Left, Keep::Always),
+        ("VERDICT", Align::Left, Keep::Always),
+        ("CPUS", Align::Right, Keep::Always),
+        ("BOUNDS", Align::Right, Keep::Rank(2)),
+        ("USED", Align::Right, Keep::Rank(1)),
+        ("MEMORY", Align::Right, Keep::Always),
+        ("USED", Align::Right, Keep::Rank(1)),
+        ("ATTACHED", Align::Left, Keep::Rank(3)),
+        ("ENGINE", Align::Left, Keep::Wide),
+        ("ID", Align::Left, Keep::Wide),
+        ("CGROUP", Align::Left, Keep::Wide),
     ];
-    table(&heading, &rows)
+    style.table(&heading, &rows)
 }
 
-fn show_text(c: &ContainerView) -> String {
+pub(super) fn show_text(c: &ContainerView) -> String {
     let view = &c.view;
     let mut lines = vec![
         ("container", clip(&display_name(c), 200)),
@@ -275,7 +256,7 @@ fn held_by_text(held_by: LimitedBy) -> &'static str {
 }
 
 /// What decided about a container's I/O on one disk.
-fn disk_explanation(s: &ContainerDiskStatus) -> String {
+fn disk_explanation(s: &ContainerDiskStatus, now: Micros) -> String {
     let mut text = format!("\ndisk {}\n\n", clip(&s.name, 40));
     let in_force = if s.enforced { "in force" } else { "not in force" };
     for (key, value) in [
@@ -308,13 +289,18 @@ fn disk_explanation(s: &ContainerDiskStatus) -> String {
         let _ = writeln!(text, "\nlast decisions");
     }
     for cap in s.decisions.iter().rev() {
-        let seconds = cap.at.get() as f64 / 1e6;
-        let _ = writeln!(text, "{seconds:>12.3}s  {}: {}", number_format::io_limits(cap.max), cap.because);
+        let _ = writeln!(
+            text,
+            "{:>13}  {}: {}",
+            number_format::relative(cap.at, now),
+            number_format::io_limits(cap.max),
+            cap.because
+        );
     }
     text
 }
 
-fn explanation_text(explanation: &Explanation) -> String {
+pub(super) fn explanation_text(explanation: &Explanation, now: Micros) -> String {
     let ViewExplanation { inputs, rule, changes, .. } = &explanation.explain;
     // Memory and disks have sections of their own below.
     let container = explanation.container.clone();
@@ -339,11 +325,10 @@ fn explanation_text(explanation: &Explanation) -> String {
         let _ = writeln!(text, "\nlast changes");
     }
     for change in changes.iter().rev() {
-        let seconds = change.at.get() as f64 / 1e6;
-        let _ = writeln!(text, "{seconds:>12.3}s  {change}");
+        let _ = writeln!(text, "{:>13}  {change}", number_format::relative(change.at, now));
     }
-    explanation.memory.iter().for_each(|status| text.push_str(&memory::memory_explanation(status)));
-    explanation.disk.iter().for_each(|status| text.push_str(&disk_explanation(status)));
+    explanation.memory.iter().for_each(|status| text.push_str(&memory::memory_explanation(status, now)));
+    explanation.disk.iter().for_each(|status| text.push_str(&disk_explanation(status, now)));
     text
 }
 

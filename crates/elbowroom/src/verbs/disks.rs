@@ -4,8 +4,8 @@ use anyhow::Result;
 use elbowroom_client::api::{AlertView, ControlRequest, ControlResponse, DisksReport};
 use elbowroom_client::control::ControlClient;
 use elbowroom_client::number_format;
-use elbowroom_client::output::{Format, OutputArgs, json, unexpected_response};
-use elbowroom_client::table::{Align, clip, table};
+use elbowroom_client::output::{TableArgs, unexpected_response};
+use elbowroom_client::table::{Align, Keep, TableStyle, clip};
 use elbowroom_govern::GovernorMode;
 use elbowroom_govern::disk::{DiskPolicy, DiskView};
 use elbowroom_types::io::IoMax;
@@ -14,18 +14,16 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// `elbowroom disks`.
-pub(crate) fn disks(run_dir: &Path, output: OutputArgs) -> Result<String> {
+pub(crate) fn disks(run_dir: &Path, args: TableArgs) -> Result<String> {
     let ControlResponse::Disks(report) = ControlClient::connect(run_dir)?.request(&ControlRequest::Disks)?
     else {
         return unexpected_response();
     };
-    match output.format {
-        Format::Json => json(&report),
-        Format::Text => Ok(text(&report)),
-    }
+    let names = || report.disks.iter().map(|disk| disk.name.clone()).collect();
+    args.answer(&report, names, |style| text(&report, style))
 }
 
-fn text(report: &DisksReport) -> String {
+fn text(report: &DisksReport, style: TableStyle) -> String {
     let mut text = format!("{}, by {}\n", mode_text(report), policy_name(report.policy));
     if report.mode == GovernorMode::Off {
         return text;
@@ -34,7 +32,7 @@ fn text(report: &DisksReport) -> String {
         text.push_str("no container has used a disk yet\n");
     } else {
         text.push('\n');
-        text.push_str(&disk_table(&report.disks));
+        text.push_str(&disk_table(&report.disks, style));
     }
     for disk in &report.disks {
         if let Some(why) = &disk.exempt_reason {
@@ -63,17 +61,17 @@ const fn policy_name(policy: DiskPolicy) -> &'static str {
     }
 }
 
-fn disk_table(disks: &[DiskView]) -> String {
+fn disk_table(disks: &[DiskView], style: TableStyle) -> String {
     let heading = [
-        ("DISK", Align::Left),
-        ("STATE", Align::Left),
-        ("READ/s", Align::Right),
-        ("WRITE/s", Align::Right),
-        ("CAPACITY", Align::Right),
-        ("USED", Align::Right),
-        ("PROMISED", Align::Right),
-        ("QUEUE", Align::Right),
-        ("WAIT", Align::Right),
+        ("DISK", Align::Left, Keep::Always),
+        ("STATE", Align::Left, Keep::Always),
+        ("READ/s", Align::Right, Keep::Rank(2)),
+        ("WRITE/s", Align::Right, Keep::Rank(2)),
+        ("CAPACITY", Align::Right, Keep::Rank(3)),
+        ("USED", Align::Right, Keep::Rank(1)),
+        ("PROMISED", Align::Right, Keep::Rank(4)),
+        ("QUEUE", Align::Right, Keep::Rank(5)),
+        ("WAIT", Align::Right, Keep::Rank(5)),
     ];
     let row = |disk: &DiskView| {
         vec![
@@ -88,7 +86,7 @@ fn disk_table(disks: &[DiskView]) -> String {
             number_format::short_duration(disk.wait),
         ]
     };
-    table(&heading, &disks.iter().map(row).collect::<Vec<_>>())
+    style.table(&heading, &disks.iter().map(row).collect::<Vec<_>>())
 }
 
 /// Read and written; the table has no room for operations, which are in the JSON.
@@ -151,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_full_table_fits_eighty_columns_and_alerts_their_lines() {
-        let text = text(&report());
+        let text = text(&report(), TableStyle::PLAIN);
         for line in text.lines().filter(|line| line.contains(" inversion ") || line.starts_with("DISK")) {
             assert!(line.chars().count() < 80, "{} {line}", line.len());
         }
@@ -163,9 +161,12 @@ mod tests {
     #[test]
     fn what_is_not_done_is_said_with_its_reason() {
         let mut report = DisksReport { not_enforced: Some("no io controller".into()), ..report() };
-        assert!(text(&report).starts_with("not enforcing, though asked to: no io controller, by"));
+        assert!(
+            text(&report, TableStyle::PLAIN)
+                .starts_with("not enforcing, though asked to: no io controller, by")
+        );
         report.mode = GovernorMode::Off;
-        assert!(text(&report).starts_with("off: set disk.mode"));
+        assert!(text(&report, TableStyle::PLAIN).starts_with("off: set disk.mode"));
     }
 
     #[test]

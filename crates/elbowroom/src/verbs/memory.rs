@@ -4,29 +4,27 @@ use anyhow::Result;
 use elbowroom_client::api::{AlertView, ContainerMemory, ControlRequest, ControlResponse, MemoryReport};
 use elbowroom_client::control::ControlClient;
 use elbowroom_client::number_format;
-use elbowroom_client::output::{Format, OutputArgs, json, unexpected_response};
-use elbowroom_client::table::{Align, clip, table};
+use elbowroom_client::output::{TableArgs, unexpected_response};
+use elbowroom_client::table::{Align, Keep, TableStyle, clip};
 use elbowroom_govern::GovernorMode;
 use elbowroom_govern::memory::{ColourSource, ContainerMemoryStatus, MemoryDecision, PoolView};
-use elbowroom_types::unit::{Bytes, Limit};
+use elbowroom_types::unit::{Bytes, Limit, Micros};
 use elbowroom_types::verdict::VerdictStatus;
 use std::fmt::Write;
 use std::path::Path;
 
 /// `elbowroom memory`.
-pub(crate) fn memory(run_dir: &Path, output: OutputArgs) -> Result<String> {
+pub(crate) fn memory(run_dir: &Path, args: TableArgs) -> Result<String> {
     let ControlResponse::Memory(report) =
         ControlClient::connect(run_dir)?.request(&ControlRequest::Memory)?
     else {
         return unexpected_response();
     };
-    match output.format {
-        Format::Json => json(&report),
-        Format::Text => Ok(text(&report)),
-    }
+    let name = |of: &ContainerMemory| of.container.name.clone().unwrap_or_else(|| of.container.id.clone());
+    args.answer(&report, || report.containers.iter().map(name).collect(), |style| text(&report, style))
 }
 
-fn text(report: &MemoryReport) -> String {
+fn text(report: &MemoryReport, style: TableStyle) -> String {
     let mode = match (report.mode, &report.not_enforced) {
         (GovernorMode::Off, _) => return "off: set memory.mode to \"observe\" or \"enforce\"\n".to_owned(),
         (GovernorMode::Observe, _) => "observing: decisions are shown, nothing is moved".to_owned(),
@@ -38,24 +36,24 @@ fn text(report: &MemoryReport) -> String {
         return text + "no container was measured yet\n";
     }
     text.push('\n');
-    text.push_str(&pool_table(&report.pools));
+    text.push_str(&pool_table(&report.pools, style));
     text.push('\n');
-    text.push_str(&container_table(&report.containers));
+    text.push_str(&container_table(&report.containers, style));
     for alert in &report.alerts {
         let _ = write!(text, "\n{}", alert_text(alert));
     }
     text
 }
 
-fn pool_table(pools: &[PoolView]) -> String {
+fn pool_table(pools: &[PoolView], style: TableStyle) -> String {
     let heading = [
-        ("POOL", Align::Left),
-        ("SIZE", Align::Right),
-        ("FREE", Align::Right),
-        ("RESERVED", Align::Right),
-        ("CONTAINERS", Align::Right),
-        ("IN NEED", Align::Right),
-        ("MEMORY", Align::Left),
+        ("POOL", Align::Left, Keep::Always),
+        ("SIZE", Align::Right, Keep::Rank(2)),
+        ("FREE", Align::Right, Keep::Rank(1)),
+        ("RESERVED", Align::Right, Keep::Rank(3)),
+        ("CONTAINERS", Align::Right, Keep::Rank(4)),
+        ("IN NEED", Align::Right, Keep::Rank(4)),
+        ("MEMORY", Align::Left, Keep::Always),
     ];
     let row = |pool: &PoolView| {
         vec![
@@ -68,20 +66,20 @@ fn pool_table(pools: &[PoolView]) -> String {
             if pool.short { "is short" } else { "suffices" }.to_owned(),
         ]
     };
-    table(&heading, &pools.iter().map(row).collect::<Vec<_>>())
+    style.table(&heading, &pools.iter().map(row).collect::<Vec<_>>())
 }
 
-fn container_table(containers: &[ContainerMemory]) -> String {
+fn container_table(containers: &[ContainerMemory], style: TableStyle) -> String {
     let heading = [
-        ("CONTAINER", Align::Left),
-        ("DOING", Align::Left),
-        ("BY", Align::Left),
-        ("STATE", Align::Left),
-        ("USED", Align::Right),
-        ("ENTITLED", Align::Right),
-        ("FLOOR", Align::Right),
-        ("LENT", Align::Right),
-        ("KEPT", Align::Right),
+        ("CONTAINER", Align::Left, Keep::Always),
+        ("DOING", Align::Left, Keep::Always),
+        ("BY", Align::Left, Keep::Rank(5)),
+        ("STATE", Align::Left, Keep::Rank(3)),
+        ("USED", Align::Right, Keep::Rank(1)),
+        ("ENTITLED", Align::Right, Keep::Rank(2)),
+        ("FLOOR", Align::Right, Keep::Rank(4)),
+        ("LENT", Align::Right, Keep::Rank(4)),
+        ("KEPT", Align::Right, Keep::Rank(4)),
     ];
     let row = |of: &ContainerMemory| {
         let s = &of.status;
@@ -100,7 +98,7 @@ fn container_table(containers: &[ContainerMemory]) -> String {
             number_format::short_bytes(if s.enforced { s.protected.get() } else { 0 }),
         ]
     };
-    table(&heading, &containers.iter().map(row).collect::<Vec<_>>())
+    style.table(&heading, &containers.iter().map(row).collect::<Vec<_>>())
 }
 
 fn alert_text(view: &AlertView) -> String {
@@ -150,7 +148,7 @@ pub(crate) fn memory_status_text(s: &ContainerMemoryStatus) -> String {
 }
 
 /// What decided about a container's memory.
-pub(crate) fn memory_explanation(s: &ContainerMemoryStatus) -> String {
+pub(crate) fn memory_explanation(s: &ContainerMemoryStatus, now: Micros) -> String {
     let mut text = "\nmemory\n\n".to_owned();
     let mut rows = vec![
         ("now", memory_status_text(s)),
@@ -158,7 +156,7 @@ pub(crate) fn memory_explanation(s: &ContainerMemoryStatus) -> String {
         ("reservation", s.reserve.to_string()),
     ];
     if let Some(until) = s.until {
-        rows.push(("lends nothing until", number_format::monotonic(until)));
+        rows.push(("lends nothing", format!("ends {}", number_format::relative(until, now))));
     }
     if s.failures > 0 {
         rows.push(("loans that hurt", s.failures.to_string()));
@@ -171,7 +169,8 @@ pub(crate) fn memory_explanation(s: &ContainerMemoryStatus) -> String {
         let _ = writeln!(text, "\nlast decisions");
     }
     for decision in s.decisions.iter().rev() {
-        let _ = writeln!(text, "{:>13}  {}", number_format::monotonic(decision.at), decision_text(decision));
+        let _ =
+            writeln!(text, "{:>13}  {}", number_format::relative(decision.at, now), decision_text(decision));
     }
     text
 }
@@ -180,7 +179,7 @@ fn decision_text(decision: &MemoryDecision) -> String {
     let inputs = &decision.inputs;
     format!(
         "{}: {} [{}, used {}, entitled to {}, floor {}, {} free]",
-        number_format::what(decision.what),
+        number_format::what(decision.what, decision.at),
         decision.because,
         number_format::colour_name(inputs.colour),
         inputs.usage,
@@ -203,7 +202,6 @@ mod tests {
     use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
     use elbowroom_types::id::CgroupId;
     use elbowroom_types::probe::Colour;
-    use elbowroom_types::unit::Micros;
     use elbowroom_types::verdict::Verdict;
 
     fn status() -> ContainerMemoryStatus {
@@ -274,7 +272,7 @@ mod tests {
 
     #[test]
     fn tables_fit_eighty_columns() {
-        let text = text(&report());
+        let text = text(&report(), TableStyle::PLAIN);
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
         assert!(text.starts_with("observing: decisions are shown"), "{text}");
         assert!(
@@ -286,21 +284,24 @@ mod tests {
     #[test]
     fn a_standing_says_who_judged_and_what_is_not_in_force() {
         let line = memory_status_text(&status());
-        let expect = "green (by its probe, 125% of its objective), quarantine, entitled to 300MiB, floor 300MiB, lent 200MiB, 300MiB kept \
+        let expect = "green (by its probe, 125% of its objective), hold, entitled to 300MiB, floor 300MiB, lent 200MiB, 300MiB kept \
                       for it (not in force), shows at most 980MiB";
         assert_eq!(line, expect);
     }
 
     #[test]
     fn decisions_come_with_their_numbers() {
-        let text = memory_explanation(&status());
+        let text = memory_explanation(&status(), Micros::secs(5));
         assert!(
             text.contains(
                 "lends 20MiB: because [green, used 1GiB, entitled to 300MiB, floor 300MiB, 9MiB free]"
             ),
             "{text}"
         );
-        assert!(text.contains("left alone until  9.000s"), "{text}");
+        assert!(
+            text.contains("lends nothing     ends in 4 s") && text.contains("       in 2 s  lends"),
+            "{text}"
+        );
     }
 
     #[test]

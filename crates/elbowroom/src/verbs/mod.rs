@@ -15,3 +15,4 @@ pub(crate) mod record;
 pub(crate) mod restore;
 pub(crate) mod ring_recording;
 pub(crate) mod top;
+pub(crate) mod version;

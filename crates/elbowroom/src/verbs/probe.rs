@@ -8,8 +8,8 @@ use elbowroom_agent::probes::socket_path;
 use elbowroom_agent::probes::source::ProbeSource;
 use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, ProbeView, display_name};
 use elbowroom_client::control::ControlClient;
-use elbowroom_client::output::{Format, OutputArgs, json, unexpected_response, write_stdout};
-use elbowroom_client::table::{Align, clip, table};
+use elbowroom_client::output::{Format, OutputArgs, TableArgs, unexpected_response, write_stdout};
+use elbowroom_client::table::{Align, Keep, clip};
 use elbowroom_linux::bounded::LineReader;
 use elbowroom_linux::probe;
 use elbowroom_types::probe::{Colour, MAX_RECORD_LEN, Measure, MeasureKind, ProbeRecord, ProbeReport};
@@ -42,7 +42,7 @@ enum ProbeCommand {
     )]
     Send(SendArgs),
     /// List the containers that have a probe, and what was heard of it.
-    List(OutputArgs),
+    List(TableArgs),
     /// Ask a source once and print what it says; needs no agent.
     ///
     /// SOURCE is file:PATH, http://HOST:PORT/PATH KEY=METRIC..., or exec:PROGRAM ARGUMENTS, as in `elbowroom run --probe`. Exit
@@ -73,7 +73,9 @@ struct TryArgs {
 pub(crate) fn main(run_dir: &Path, args: &ProbeArgs) -> Result<ExitCode> {
     match &args.command {
         ProbeCommand::Send(args) => send(run_dir, args).map(|()| ExitCode::SUCCESS),
-        ProbeCommand::List(output) => write_stdout(&list(run_dir, *output)?).map(|()| ExitCode::SUCCESS),
+        ProbeCommand::List(args) => {
+            args.print(|| Ok((list(run_dir, *args)?, ()))).map(|()| ExitCode::SUCCESS)
+        }
         ProbeCommand::Try(args) => try_once(args),
     }
 }
@@ -145,7 +147,7 @@ fn try_once(args: &TryArgs) -> Result<ExitCode> {
     match ProbeSource::new(probe, 0).poll(&StopFlag::new()?) {
         Ok(Some(record)) => {
             write_stdout(&match args.output.format {
-                Format::Json => json(&record)?,
+                Format::Data(data) => data.document(&record)?,
                 Format::Text => record_text(&record) + "\n",
             })?;
             Ok(ExitCode::SUCCESS)
@@ -165,7 +167,7 @@ fn record_text(record: &ProbeRecord) -> String {
     fields.iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
-fn list(run_dir: &Path, output: OutputArgs) -> Result<String> {
+fn list(run_dir: &Path, args: TableArgs) -> Result<String> {
     let ControlResponse::List(containers) =
         ControlClient::connect(run_dir)?.request(&ControlRequest::List)?
     else {
@@ -173,19 +175,16 @@ fn list(run_dir: &Path, output: OutputArgs) -> Result<String> {
     };
     let with: Vec<(&ContainerView, &ProbeView)> =
         containers.iter().filter_map(|c| Some((c, c.probe.as_ref()?))).collect();
-    if output.format == Format::Json {
-        let rows: Vec<_> = with
-            .iter()
-            .map(|(c, probe)| serde_json::json!({"id": c.id, "name": c.name, "path": c.path, "probe": probe}))
-            .collect();
-        return json(&rows);
-    }
+    let data: Vec<_> = with
+        .iter()
+        .map(|(c, probe)| serde_json::json!({"id": c.id, "name": c.name, "path": c.path, "probe": probe}))
+        .collect();
     let heading = [
-        ("CONTAINER", Align::Left),
-        ("SOURCE", Align::Left),
-        ("STATE", Align::Left),
-        ("AGE", Align::Right),
-        ("SAYS", Align::Left),
+        ("CONTAINER", Align::Left, Keep::Always),
+        ("SOURCE", Align::Left, Keep::Rank(2)),
+        ("STATE", Align::Left, Keep::Always),
+        ("AGE", Align::Right, Keep::Rank(1)),
+        ("SAYS", Align::Left, Keep::Always),
     ];
     let rows: Vec<Vec<String>> = with
         .iter()
@@ -204,7 +203,8 @@ fn list(run_dir: &Path, output: OutputArgs) -> Result<String> {
             ]
         })
         .collect();
-    Ok(table(&heading, &rows))
+    let names = || with.iter().map(|(c, _)| c.name.clone().unwrap_or_else(|| c.id.clone())).collect();
+    args.answer(&data, names, |style| style.table(&heading, &rows))
 }
 
 fn age_text(probe: &ProbeView) -> String {

@@ -262,7 +262,7 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<(String, bool)> {
         replay_recording(file, &path)?
     };
     let text = match args.output.format {
-        Format::Json => elbowroom_client::output::json(&verdict)?,
+        Format::Data(data) => data.document(&verdict)?,
         Format::Text => {
             let mut text = format!(
                 "{} events, {} of them ticks, {} of disks; {} decisions, {} of them about disks, {} different\n",

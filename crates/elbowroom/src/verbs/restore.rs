@@ -1,7 +1,7 @@
 //! `elbowroom restore`: takes off what a dead or hung agent left in force. Needs no agent.
 
 use anyhow::Result;
-use elbowroom_client::output::{Format, OutputArgs, json};
+use elbowroom_client::output::{Format, OutputArgs};
 use elbowroom_client::table::{Align, table};
 use elbowroom_linux::lease;
 use elbowroom_linux::lease::{EndedLease, LeaseEnding, RestoreReport};
@@ -20,7 +20,7 @@ pub(crate) fn restore(run_dir: &Path, output: OutputArgs) -> Result<(String, u8)
     let ledger = run_dir.join(lease::DIR);
     let remains = lease::restore(&ledger)?;
     let text = match output.format {
-        Format::Json => json(&remains)?,
+        Format::Data(data) => data.document(&remains)?,
         Format::Text => text(&remains, &ledger),
     };
     Ok((text, exit_status(&remains)))

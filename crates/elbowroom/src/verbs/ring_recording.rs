@@ -1,6 +1,6 @@
 //! `elbowroom record --ring` and `elbowroom replay DIR`: the black box from outside.
 
-use super::top::{self, CpuHistory};
+use super::top::{self, LiveScreen, TopAction};
 use crate::cli::{RecordArgs, ReplayArgs};
 use anyhow::{Context, Result, ensure};
 use elbowroom_agent::http::recording;
@@ -10,13 +10,12 @@ use elbowroom_agent::recorder::timestamp;
 use elbowroom_agent::recorder::writer::RingWriter;
 use elbowroom_client::api::{AgentSnapshot, ControlRequest, ControlResponse};
 use elbowroom_client::control::ControlClient;
-use elbowroom_client::output::{Format, json, say, unexpected_response};
+use elbowroom_client::output::{Format, say, unexpected_response};
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer;
 use elbowroom_linux::timer::Ticker;
 use elbowroom_types::unit::Micros;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use ratatui::widgets::TableState;
+use ratatui::crossterm::event::KeyCode;
 use rustix::process::Signal;
 use std::io::IsTerminal;
 use std::path::Path;
@@ -81,8 +80,8 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<String> {
             timestamp::format_local(cursor.time())
         ));
     }
-    if args.output.format == Format::Json {
-        return json(&cursor.snapshot()?);
+    if let Format::Data(data) = args.output.format {
+        return data.document(&cursor.snapshot()?);
     }
     if !std::io::stdout().is_terminal() {
         return Ok(screen(&cursor.snapshot()?));
@@ -100,50 +99,44 @@ fn screen(snapshot: &AgentSnapshot) -> String {
         timestamp::format_local(snapshot.time_unix_ms),
         snapshot.containers.len()
     );
-    format!("{heading}\n{}", top::plain_screen(&snapshot.containers, &CpuHistory::default()))
+    format!("{heading}\n{}", top::plain_screen(&snapshot.containers))
 }
 
 fn step_through(mut cursor: RecordingCursor) -> Result<()> {
-    let mut terminal = ratatui::try_init()?;
-    let mut state = TableState::default();
-    let outcome = (|| -> Result<()> {
-        let mut history = CpuHistory::default();
+    let mut screen = LiveScreen::open()?;
+    // What was used before another moment is not what the curve shows.
+    let mut continues = true;
+    loop {
+        let moment = timestamp::format_local(cursor.time());
+        screen.show(cursor.snapshot()?, moment, continues)?;
         loop {
-            let snapshot = cursor.snapshot()?;
-            history.record(&snapshot.containers);
-            let (time, containers) = (timestamp::format_local(cursor.time()), snapshot.containers.len());
-            let title = format!(
-                " {time}: {containers} containers  (left/right 1 step, page up/down 1 min, home/end, q quits) "
-            );
-            terminal.draw(|frame| top::draw(frame, &snapshot.containers, &history, &mut state, title))?;
-            let key = loop {
-                match event::read()? {
-                    Event::Key(key) if key.kind == KeyEventKind::Press => break key,
-                    Event::Resize(..) => break KeyCode::Null.into(),
-                    _ => {}
-                }
-            };
-            match key.code {
-                KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
-                KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(()),
-                KeyCode::Right | KeyCode::Char('l') => drop(cursor.advance()?),
-                KeyCode::Left | KeyCode::Char('h') => {
-                    cursor.previous()?;
-                    // What was used before that is not what the curve shows.
-                    history = CpuHistory::default();
-                }
-                KeyCode::PageUp | KeyCode::PageDown => {
-                    cursor.step(if key.code == KeyCode::PageDown { MINUTE_MS } else { -MINUTE_MS })?;
-                    history = CpuHistory::default();
-                }
-                KeyCode::Home => (cursor, history) = (cursor.to_first()?, CpuHistory::default()),
-                KeyCode::End => (cursor, history) = (cursor.to_last()?, CpuHistory::default()),
-                KeyCode::Down | KeyCode::Char('j') => state.select_next(),
-                KeyCode::Up | KeyCode::Char('k') => state.select_previous(),
-                _ => {}
+            let Some(event) = top::next_event(None)? else { continue };
+            let key = top::pressed(&event).filter(|_| screen.is_table()).map(|key| key.code);
+            if let Some(next) = key.map(|key| step(&mut cursor, key)).transpose()?.flatten() {
+                continues = next;
+                break;
             }
+            if screen.handle(&event) == TopAction::Quit {
+                return Ok(());
+            }
+            screen.draw()?;
         }
-    })();
-    ratatui::restore();
-    outcome
+    }
+}
+
+/// Goes where a key says: whether that is the next moment. `None` where the key is not one of time.
+fn step(cursor: &mut RecordingCursor, key: KeyCode) -> Result<Option<bool>> {
+    match key {
+        KeyCode::Right | KeyCode::Char('l') => {
+            cursor.advance()?;
+            return Ok(Some(true));
+        }
+        KeyCode::Left => drop(cursor.previous()?),
+        KeyCode::PageDown => cursor.step(MINUTE_MS)?,
+        KeyCode::PageUp => cursor.step(-MINUTE_MS)?,
+        KeyCode::Home => *cursor = cursor.to_first()?,
+        KeyCode::End => *cursor = cursor.to_last()?,
+        _ => return Ok(None),
+    }
+    Ok(Some(false))
 }

@@ -4,7 +4,7 @@ mod memory_holder;
 
 pub use memory_holder::{HoldMemoryArgs, hold_memory};
 
-use super::{HostArgs, VERSION, find_container};
+use super::{HostArgs, VERSION, container_called};
 use crate::checks::{CgroupFacts, HierarchyController, HostFacts};
 use crate::fixes::pretouch;
 use crate::fixes::pretouch::{CHUNK, ReclaimResult, transfer_time};
@@ -14,7 +14,7 @@ use crate::strategies::pretouch::{
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use elbowroom_client::control::LoadSources;
-use elbowroom_client::output::{Format, json, say, say_progress, write_stdout};
+use elbowroom_client::output::{Format, say, say_progress, write_stdout};
 use elbowroom_linux::root::Root;
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer::now_boot;
@@ -85,7 +85,7 @@ pub fn main(args: &PretouchArgs, load: LoadSources) -> Result<ExitCode> {
     let signals = SignalFd::block(&[Signal::INT, Signal::TERM, Signal::HUP]).context("blocking signals")?;
     let root = Root::host()?;
     let (facts, _) = args.host.collect_facts(load, Duration::ZERO)?;
-    let group = find_container(&facts, &args.container)?;
+    let group = container_called(&facts, &args.container)?;
     let plan = plan(&facts, group, args.size, pretouch::high_watermarks(&root)?);
     if plan.promised == Bytes::ZERO && args.size.is_none() && group.hard_limit().is_none() {
         bail!(
@@ -125,7 +125,7 @@ pub fn main(args: &PretouchArgs, load: LoadSources) -> Result<ExitCode> {
     report.free_after = pretouch::free_memory(&root)?;
     let whole = report.stopped.is_none() && report.plan.bound == PretouchBound::Promise;
     write_stdout(&match args.host.output.format {
-        Format::Json => json(&report)?,
+        Format::Data(data) => data.document(&report)?,
         Format::Text => text(&report),
     })?;
     Ok(ExitCode::from(u8::from(!whole)))

@@ -1,0 +1,69 @@
+//! `elbowroom version`: this program, and the agent that runs.
+
+use crate::cli::VERSION;
+use anyhow::Result;
+use elbowroom_client::api::{ControlRequest, ControlResponse};
+use elbowroom_client::control::ControlClient;
+use elbowroom_client::output::OutputArgs;
+use serde::Serialize;
+use std::path::Path;
+
+/// What this program was built with; each is a feature of Cargo.
+const FEATURES: &[(&str, bool)] = &[
+    ("bpf", cfg!(feature = "bpf")),
+    ("bpf-static", cfg!(feature = "bpf-static")),
+    ("dashboard", cfg!(feature = "dashboard")),
+];
+
+#[derive(Serialize)]
+struct VersionOutput {
+    version: &'static str,
+    /// The commit that a release was made from; absent in a build by hand.
+    commit: Option<&'static str>,
+    features: Vec<&'static str>,
+    target: String,
+    /// The version of the agent that answers; absent where none does.
+    agent: Option<String>,
+}
+
+/// The commit of a version that names one: `0.1.0 (0123456789ab)`.
+fn commit(version: &'static str) -> Option<&'static str> {
+    version.split_once('(')?.1.strip_suffix(')')
+}
+
+/// `elbowroom version`.
+pub(crate) fn version(run_dir: &Path, output: OutputArgs) -> Result<String> {
+    let agent =
+        ControlClient::connect(run_dir).and_then(|mut client| client.request(&ControlRequest::Status));
+    let answer = VersionOutput {
+        version: env!("CARGO_PKG_VERSION"),
+        commit: commit(VERSION),
+        features: FEATURES.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect(),
+        target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
+        agent: match agent {
+            Ok(ControlResponse::Status(status)) => Some(status.version),
+            _ => None,
+        },
+    };
+    output.answer(&answer, || {
+        let features = if answer.features.is_empty() { "none".to_owned() } else { answer.features.join(" ") };
+        format!(
+            "elbowroom {}\ncommit     {}\nfeatures   {features}\ntarget     {}\nagent      {}\n",
+            answer.version,
+            answer.commit.unwrap_or("unknown: not built by packaging/release"),
+            answer.target,
+            answer.agent.as_deref().unwrap_or("none answers")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_names_its_commit() {
+        assert_eq!(commit("0.1.0 (0123456789ab)"), Some("0123456789ab"));
+        assert_eq!(commit("0.1.0"), None);
+    }
+}

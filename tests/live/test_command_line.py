@@ -1,0 +1,135 @@
+"""The command line as users of docker and kubectl expect it: forms of output, names, exit statuses, and a screen in a terminal."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import termios
+import time
+
+import pytest
+
+from kit.wait import PATIENCE
+
+
+@pytest.fixture
+def two(agent, start):
+    """Two containers that are seen: their agent, and they."""
+    pair = start(), start()
+    for container in pair:
+        agent.attached(container)
+    return agent, *pair
+
+
+def test_a_list_has_the_forms_that_programs_read(two):
+    agent, *containers = two
+    names = {container.name for container in containers}
+    done = lambda *words: agent.cli("list", *words).stdout
+    assert names <= {row["name"] for row in json.loads(done("-o", "json"))}
+    assert all(re.search(rf'^ +name: "{name}"$', done("-o", "yaml"), re.M) for name in names)
+    assert names <= set(done("-o", "name").split())
+    assert done("-q") == done("-o", "name") == agent.cli("ps", "-q").stdout
+    heading, *rows = done().splitlines()
+    assert heading.split()[:2] == ["CONTAINER", "VERDICT"]
+    assert len(done("--no-headers").splitlines()) == len(rows)
+    assert done("-o", "wide").splitlines()[0].split()[-1] == "CGROUP"
+
+
+def test_a_beginning_names_a_container_and_a_typo_is_answered(two):
+    agent, first, second = two
+    both = os.path.commonprefix([first.name, second.name])
+    many = agent.cli("show", both)
+    assert many.returncode == 2 and first.name in many.stderr and second.name in many.stderr, many.stderr
+    # Of the two, the last letter decides.
+    assert agent.json("show", first.name)["name"] == first.name
+    wrong = agent.cli("show", first.name.replace("live", "lvie"))
+    assert wrong.returncode == 2 and "did you mean" in wrong.stderr, wrong.stderr
+
+
+@pytest.mark.parametrize(("word", "meant"), [("lsit", "list"), ("docter", "doctor"), ("explian", "explain")])
+def test_a_verb_that_is_none_is_answered_with_the_nearest(binary, word, meant):
+    done = subprocess.run([binary, word], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"did you mean `elbowroom {meant}`?" in done.stderr
+
+
+def test_exit_statuses_are_those_of_the_table(two, binary, tmp_path):
+    agent, first, _ = two
+    for words in (["list"], ["show", first.name], ["memory"], ["disks"], ["version"], ["top", "--once"]):
+        assert agent.cli(*words).returncode == 0, words
+    lasting = agent.cli("alerts", "-o", "json")
+    assert lasting.returncode == int(bool(json.loads(lasting.stdout)["lasting"]))
+    assert agent.cli("show", "no-such-container").returncode == 2
+    nobody = subprocess.run([binary, "--run-dir", tmp_path, "list"], capture_output=True, text=True)
+    assert nobody.returncode == 2 and "elbowroom agent" in nobody.stderr
+
+
+def test_the_version_names_the_agent_that_answers(agent):
+    told = agent.json("version")
+    assert told["agent"] == told["version"], told
+
+
+def test_run_says_why_its_command_died(agent, binary, run_dir):
+    eater = "x = bytearray(200 << 20); x[::4096] = b'x' * len(x[::4096])"
+    words = [binary, "--run-dir", run_dir, "run", "--name", f"elbowroom-test-live-eats-{os.getpid()}"]
+    done = lambda script: subprocess.run(
+        [*words, "--memory", "40Mi", "--", "/usr/bin/python3", "-c", script], capture_output=True, text=True, timeout=60 * PATIENCE
+    )
+    killed, failed = done(eater), done("raise SystemExit(7)")
+    assert killed.returncode == 137 and "at its memory limit of 40MiB" in killed.stderr, killed.stderr
+    assert failed.returncode == 7 and "memory limit" not in failed.stderr, failed.stderr
+
+
+class Terminal:
+    """A program on a terminal of its own."""
+
+    def __init__(self, words, width, height, **env):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execvpe(words[0], words, {**os.environ, "TERM": "xterm-256color", **env})
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+        self.seen = b""
+
+    def shows(self, what, within=15):
+        """Waits until it wrote this."""
+        end = time.monotonic() + within * PATIENCE
+        while what not in self.seen:
+            left = end - time.monotonic()
+            assert left > 0, (what, self.seen[-2000:])
+            if select.select([self.fd], [], [], left)[0]:
+                self.seen += os.read(self.fd, 1 << 16)
+
+    def press(self, keys):
+        self.seen = b""
+        os.write(self.fd, keys)
+
+    def end(self):
+        """Waits for its end; its exit status."""
+        while True:
+            try:
+                if not os.read(self.fd, 1 << 16):
+                    break
+            except OSError:
+                break
+        os.close(self.fd)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_top_is_a_screen_with_keys(two, binary, run_dir):
+    _, first, _ = two
+    terminal = Terminal([str(binary), "--run-dir", str(run_dir), "top"], 80, 24)
+    terminal.shows(b"CONTAINER")
+    terminal.press(b"?")
+    terminal.shows(b"Keys")
+    terminal.press(b"x")
+    terminal.shows(b"VERDICT")
+    terminal.press(b"j\r")
+    terminal.shows(b"scroll")
+    terminal.press(b"\x1b")
+    terminal.shows(b"VERDICT")
+    terminal.press(b"q")
+    assert terminal.end() == 0
