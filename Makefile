@@ -34,7 +34,7 @@ PYTEST := $(PYTHON) -m pytest -p no:cacheprovider -rs $(PYTEST_ARGS)
 .NOTPARALLEL:
 .PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test soak engines-test engines-bench kube-test runtimes-test java-stress \
   audit bench lab fuzz api-fuzz \
-  install install-only deb tarball release package-test prometheus-test sanitize deny clean
+  install install-only deb rpm tarball image release package-test prometheus-test sanitize deny clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -207,15 +207,23 @@ deb: build java ## Debian packages, below target/deb
 	@tools/setup deb
 	packaging/deb/build
 
+rpm: tarball ## RPM packages, of the tarball's static programs, below target/rpm
+	@tools/setup rpm
+	packaging/rpm/build
+
 tarball: dashboard java ## the agent for any x86-64 Linux, statically linked, below target/tarball
 	@tools/setup tarball
 	packaging/tarball
 
-release: ## packages, SBOM, SHA256SUMS of HEAD, below target/dist; RELEASE_KEY=FILE signs; RELEASE_ARGS=--twice builds in two directories and compares
+image: dashboard java ## container image of the agent and elbowroom-kube, statically linked, nothing else in it: below target/image
+	@tools/setup tarball
+	packaging/image
+
+release: ## packages, tarball, install.sh, image, SBOM, SHA256SUMS of HEAD, below target/dist; RELEASE_KEY=FILE signs; RELEASE_ARGS=--twice builds in two directories and compares
 	@tools/setup release
 	packaging/release $(RELEASE_ARGS)
 
-package-test: deb tarball ## installs, upgrades, kills and purges the packages in a clean Debian 12 (10 to 15 min); root
+package-test: deb rpm ## installs, upgrades, kills and purges the packages in a clean Debian 12 (10 to 15 min); root
 	@tools/setup package
 	tests/packages/run $(PYTEST_ARGS)
 

@@ -15,6 +15,15 @@ export function setToken(token: string): void {
   sessionStorage.setItem(KEY, token);
 }
 
+/** Exchanges the code of a link that `elbowroom dashboard` printed for the token; false where it was used before. */
+export async function redeem(code: string): Promise<boolean> {
+  const headers = { Authorization: `Bearer ${code}` };
+  const response = await fetch("session", { method: "POST", headers, cache: "no-store" }).catch(() => null);
+  if (!response?.ok) return false;
+  setToken(((await response.json()) as { token: string }).token);
+  return true;
+}
+
 function headers(): HeadersInit {
   const token = sessionStorage.getItem(KEY);
   return token ? { Authorization: `Bearer ${token}` } : {};

@@ -19,7 +19,7 @@ export interface Line {
 
 export interface Plan {
   title: string;
-  kind: "cpu" | "memory" | "disk";
+  kind: "cpu" | "memory" | "disk" | "waiting" | "refaults";
   lines: Line[];
   format: (value: number | null | undefined) => string;
   height: number;
@@ -28,6 +28,8 @@ export interface Plan {
   /** What the value axis reaches at least. */
   floor: number;
   marks?: boolean;
+  /** Whether the chart is only there where the agent has one of its numbers. */
+  optional?: boolean;
 }
 
 const CPU_STEPS = [0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
@@ -68,6 +70,7 @@ export class Chart {
   show(history: History, from: number, to: number): void {
     const seconds = history.time.map((ms) => ms / 1000);
     const columns = this.plan.lines.map(({ series }) => history.series[series] ?? seconds.map(() => null));
+    this.element.hidden = this.plan.optional === true && !this.plan.lines.some(({ series }) => history.series[series]?.some((value) => value != null));
     this.data = gaps([seconds, ...columns], (history.step_ms / 1000) * 3);
     this.changes = this.plan.marks ? history.changes.filter((change) => kindOf(change) === this.plan.kind) : [];
     this.shown = [from, to];

@@ -4,18 +4,14 @@ export type Maybe = number | null | undefined;
 
 export const NONE = "–";
 
-/** `420m` below one CPU, `1.25` from there on. */
+/** `0.24`: CPUs, everywhere with two decimals. */
 export function cpu(value: Maybe): string {
-  if (value == null || !Number.isFinite(value)) return NONE;
-  if (value === 0) return "0";
-  if (value < 0.9995) return `${Math.round(value * 1000)}m`;
-  return trim(value, value < 10 ? 2 : 1);
+  return value == null || !Number.isFinite(value) ? NONE : value.toFixed(2);
 }
 
 /** The same in words. */
 export function cpuWords(value: Maybe): string {
-  if (value == null) return "not known";
-  return value < 1 ? `${Math.round(value * 1000)} millicores` : `${trim(value, 2)} ${value === 1 ? "CPU" : "CPUs"}`;
+  return value == null ? "not known" : `${cpu(value)} CPUs`;
 }
 
 const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];

@@ -6,6 +6,7 @@ import { link, remember, route } from "./route";
 import { draw, forgetSizes } from "./spark";
 import { io, type Row, store } from "./store";
 import type { Live } from "./types";
+import { badness, verdictPill } from "./verdict";
 
 interface Column {
   key: string;
@@ -19,6 +20,7 @@ const ratio = (part: number | null, whole: number | null) => (part == null || !w
 
 const COLUMNS: Column[] = [
   { key: "name", title: "Container", words: "by name", value: (live) => nameOf(live).toLowerCase() },
+  { key: "state", title: "State", words: "worst first", value: (live) => badness(live.verdict) },
   { key: "cpu", title: "CPU used", words: "by CPU used", value: (live) => live.cpu_used },
   { key: "cpu_effective", title: "of effective", words: "by effective CPU", value: (live) => live.cpu_effective },
   { key: "memory", title: "Memory used", words: "by memory used", value: (live) => live.memory_used },
@@ -28,11 +30,14 @@ const COLUMNS: Column[] = [
 
 const FILTERS: { key: string; title: string; words: string; fits: (live: Live) => boolean }[] = [
   { key: "", title: "All", words: "every container", fits: () => true },
+  { key: "sick", title: "Sick", words: "needs attention, or an alert is about it", fits: (live) => badness(live.verdict) > 0 || store.alerted.has(live.id) },
   { key: "busy", title: "Busy", words: "uses 95 % of its effective CPU or more", fits: (live) => (ratio(live.cpu_used, live.cpu_effective) ?? 0) >= 0.95 },
   { key: "pressed", title: "Pressed", words: "uses 90 % of its effective memory or more", fits: (live) => (ratio(live.memory_used, live.memory_effective) ?? 0) >= 0.9 },
   { key: "less", title: "Below its limit", words: "sees less than its limits would allow", fits: (live) => (ratio(live.cpu_effective, live.cpu_upper) ?? 1) < 1 || (ratio(live.memory_effective, live.memory_hard) ?? 1) < 1 },
-  { key: "alert", title: "Alerts", words: "an alert is about it", fits: (live) => store.alerted.has(live.id) },
 ];
+
+/** Worst first, unless somebody chose otherwise. */
+const SORT = "state";
 
 /** Rows kept above and below what is visible. */
 const SPARE = 4;
@@ -121,8 +126,8 @@ export class Grid {
 
   private sortBy(key: string): void {
     const { query } = route();
-    const same = (query.get("sort") ?? "name") === key;
-    this.choose({ sort: key === "name" ? "" : key, reverse: same && !query.has("reverse") ? "1" : "" });
+    const same = (query.get("sort") ?? SORT) === key;
+    this.choose({ sort: key === SORT ? "" : key, reverse: same && !query.has("reverse") ? "1" : "" });
   }
 
   /** Chooses and sorts, then draws what is visible. */
@@ -130,7 +135,7 @@ export class Grid {
     const { query } = route();
     const words = (query.get("q") ?? "").toLowerCase().split(/\s+/).filter(Boolean);
     const show = FILTERS.find(({ key }) => key === (query.get("show") ?? "")) ?? (FILTERS[0] as (typeof FILTERS)[number]);
-    const column = COLUMNS.find(({ key }) => key === (query.get("sort") ?? "name")) ?? (COLUMNS[0] as Column);
+    const column = COLUMNS.find(({ key }) => key === (query.get("sort") ?? SORT)) ?? (COLUMNS[0] as Column);
     const turn = query.has("reverse") ? -1 : 1;
     const fits = ({ live }: Row) => {
       if (!show.fits(live)) return false;
@@ -140,7 +145,8 @@ export class Grid {
     };
     this.order = [...store.rows.values()].filter(fits);
     const values = new Map(this.order.map((row) => [row, column.value(row.live)]));
-    this.order.sort((a, b) => turn * compare(values.get(a) ?? null, values.get(b) ?? null) || (a.live.id < b.live.id ? -1 : 1));
+    const names = new Map(this.order.map((row) => [row, nameOf(row.live).toLowerCase()]));
+    this.order.sort((a, b) => turn * compare(values.get(a) ?? null, values.get(b) ?? null) || compare(names.get(a) ?? "", names.get(b) ?? "") || (a.live.id < b.live.id ? -1 : 1));
 
     for (const header of this.head.children) {
       const sorted = header.getAttribute("data-column") === column.key;
@@ -248,6 +254,8 @@ class Line {
   private readonly name = h("bdi.row-name");
   private readonly tag = h("span.row-tag");
   private readonly flag = h("span.row-flag", { hidden: true, title: "an alert is about it" }, "▲");
+  private readonly state = h("span.cell", { role: "gridcell", "data-cell": "state" });
+  private verdict = "";
   private readonly cpu = new Meter("cpu");
   private readonly memory = new Meter("memory");
   private readonly read = h("span.number");
@@ -259,6 +267,7 @@ class Line {
     this.element = h(
       "a.row", { role: "row" },
       cell("name", this.flag, this.name, this.tag),
+      this.state,
       cell("cpu", this.cpu.used, this.cpu.bullet.element, this.cpu.spark),
       cell("cpu_effective", this.cpu.room),
       cell("memory", this.memory.used, this.memory.bullet.element, this.memory.spark),
@@ -293,7 +302,12 @@ class Line {
     say(this.name, nameOf(live));
     mark(this.name, "title", `${nameOf(live)} (${live.id})`);
     say(this.tag, live.attached === false ? "no view" : (live.engine ?? ""));
-    this.flag.hidden = !store.alerted.has(live.id);
+    this.flag.hidden = badness(live.verdict) > 0 || !store.alerted.has(live.id);
+    const verdict = live.verdict ? `${live.verdict.status} ${live.verdict.reason}` : "ok";
+    if (this.verdict !== verdict) {
+      this.verdict = verdict;
+      this.state.replaceChildren(verdictPill(live.verdict));
+    }
     this.cpu.show(live.cpu_used, live.cpu_effective, live.cpu_upper, format.cpu);
     this.memory.show(live.memory_used, live.memory_effective, live.memory_hard, format.bytes);
     mark(this.cpu.used, "title", format.cpuWords(live.cpu_used));

@@ -32,7 +32,8 @@ export function help(): HTMLDialogElement {
     h(
       "p.quiet", {},
       h("b", {}, "used"), " what it uses now. ", h("b", {}, "effective"), " what it can use now, and what its programs are shown. ", h("b", {}, "limit"), " what it may use at most. ",
-      "420m is 420 thousandths of a CPU; KiB, MiB and GiB are powers of 1024. Times are this browser's; hover for UTC.",
+      h("b", {}, "throttled"), " CPU that its quota held back. ", h("b", {}, "waiting"), " the part of the time that a task waited, as the kernel counts it (PSI). ",
+      "CPUs have two decimals; KiB, MiB and GiB are powers of 1024. Times are this browser's; hover for UTC.",
     ),
     close,
   );

@@ -1,6 +1,6 @@
 // The frame: header, banner, and whichever page the address names.
 
-import { setToken } from "./api";
+import { redeem, setToken } from "./api";
 import "./app.css";
 import { announce, h, mark, moment, say, visible } from "./dom";
 import { help, listenKeys, PAGES } from "./keys";
@@ -33,6 +33,14 @@ document.body.replaceChildren(
   main,
   helpDialog,
 );
+
+/** A link of `elbowroom dashboard` has a code that works once; it does not stay in the address. */
+async function enter(): Promise<boolean> {
+  const code = /^#code=(\w+)$/.exec(location.hash)?.[1];
+  if (!code) return false;
+  history.replaceState(null, "", link("node"));
+  return redeem(code);
+}
 
 let page: Page | null = null;
 let shown = "";
@@ -105,7 +113,7 @@ function connection(): void {
   if (!banner.querySelector(".since") || banner.dataset.status !== String(away.status)) {
     banner.dataset.status = String(away.status);
     const retry = h("button.plain", { type: "button", onclick: () => store.retry() }, "Try now");
-    banner.replaceChildren(h("span", {}, h("b", {}, away.status ? `The agent refuses: ${visible(away.message)}` : "The agent does not answer"), " since ", moment(away.since), ". What is shown is from then; containers run on. "), h("span.since"), retry);
+    banner.replaceChildren(h("span", {}, h("b", {}, away.status > 0 && away.status < 500 ? `The agent refuses: ${visible(away.message)}` : "The agent does not answer"), " since ", moment(away.since), ". What is shown is from then; containers run on. "), h("span.since"), retry);
   }
   countdown();
 }
@@ -117,7 +125,7 @@ function countdown(): void {
 
 function tokenForm(): HTMLElement {
   const input = h("input.filter", { type: "password", "aria-label": "Token", placeholder: "token", autocomplete: "current-password" });
-  const form = h("form", {}, h("span", {}, h("b", {}, "This agent asks for a token"), ": what its ", h("code", {}, "token_file"), " holds. "), input, h("button.plain", { type: "submit" }, "Go on"));
+  const form = h("form", {}, h("span", {}, h("b", {}, "This address asks for a token"), ": open the newest link in the terminal of ", h("code", {}, "elbowroom dashboard"), ", or write what the agent's ", h("code", {}, "token_file"), " holds. "), input, h("button.plain", { type: "submit" }, "Go on"));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     setToken(input.value.trim());
@@ -130,7 +138,11 @@ function tokenForm(): HTMLElement {
 nameTheme();
 themeButton.addEventListener("click", turnTheme);
 onSystemTheme(repaint);
-addEventListener("hashchange", show);
+addEventListener("hashchange", async () => {
+  const entered = await enter();
+  show();
+  if (entered) store.retry();
+});
 listenKeys({
   filter: () => {
     if (!page?.focusFilter) location.hash = link("node");
@@ -151,5 +163,7 @@ listenKeys({
 store.on("tick", connection);
 store.on("away", connection);
 setInterval(countdown, 500);
-show();
-store.start();
+void enter().then(() => {
+  show();
+  store.start();
+});

@@ -10,7 +10,7 @@ const APART = 10;
 /** Which chart a change belongs to. */
 export function kindOf(change: Change): string {
   const word = (change.kind ?? change.what.split(/\s/, 1)[0] ?? "").toLowerCase();
-  return word.startsWith("cpu") ? "cpu" : word.startsWith("mem") ? "memory" : "disk";
+  return word.startsWith("cpu") ? "cpu" : /^(mem|kill)/.test(word) ? "memory" : "disk";
 }
 
 /** The marks of one chart, laid over its plot. One of them can be reached with Tab, the others from there with the arrow keys. */
@@ -54,7 +54,8 @@ export class Marks {
 
   private button(changes: Change[], reachable: boolean): HTMLButtonElement {
     const words = changes.map((change) => `${change.what}: ${change.because}`).join("; ");
-    const button = h("button.mark", { type: "button", tabindex: reachable ? 0 : -1, "aria-label": visible(words) }, changes.length > 1 ? h("span", {}, changes.length) : null);
+    const kill = changes.some((change) => change.kind === "kill");
+    const button = h("button.mark", { type: "button", "data-kill": kill, tabindex: reachable ? 0 : -1, "aria-label": visible(words) }, changes.length > 1 ? h("span", {}, changes.length) : null);
     const open = () => {
       this.tip.replaceChildren(
         ...(changes.length > 4 ? [h("p.tip-more", {}, `${plural(changes.length, "change")} here, the last four:`)] : []),

@@ -2,6 +2,9 @@
 
 import { type Ring, SPARK } from "./store";
 
+/** Numbers in a row that have a shape: fewer would be a dot, or a dash. */
+const SHORTEST = SPARK / 12;
+
 /** Colours as the style sheet says them, read once per theme. */
 export interface Ink {
   used: string;
@@ -80,7 +83,7 @@ export function draw(canvas: HTMLCanvasElement, ring: Ring, now: number, top: nu
   context.lineJoin = "round";
   let run: [number, number][] = [];
   const flush = () => {
-    if (run.length > 0) {
+    if (run.length >= SHORTEST) {
       context.beginPath();
       for (const [px, py] of run) context.lineTo(px, py);
       context.stroke();

@@ -1,7 +1,7 @@
 // What is known now: the last tick of the stream, two minutes of it for sparklines, and slow answers that are asked for again.
 
 import { Failed, get, listen } from "./api";
-import type { Alert, Change, Disks, History, Live, Memory, NodeLive, Status } from "./types";
+import type { Alert, Change, Disks, Ended, History, Live, Memory, NodeLive, Status } from "./types";
 
 /** Seconds that a sparkline shows. */
 export const SPARK = 120;
@@ -64,6 +64,8 @@ class Store {
   at = 0;
   node: NodeLive = {};
   readonly rows = new Map<string, Row>();
+  /** Those that ended within the last hour and did not begin again, the last one first. */
+  ended: Ended[] = [];
   status: Status | null = null;
   disks: Disks | null = null;
   memory: Memory | null = null;
@@ -94,7 +96,7 @@ class Store {
 
   start(): void {
     const stream = listen({
-      tick: ({ at, node, containers }) => {
+      tick: ({ at, node, containers, ended }) => {
         this.at = at;
         this.node = node ?? {};
         const seen = new Set<string>();
@@ -105,6 +107,7 @@ class Store {
           row.take(live, this.second);
         }
         for (const id of this.rows.keys()) if (!seen.has(id)) this.rows.delete(id);
+        this.ended = (ended ?? []).filter(({ id }) => !seen.has(id));
         this.tell("tick");
       },
       change: (change) => this.tell("change", change),
@@ -139,7 +142,8 @@ class Store {
     this.status = status ?? this.status;
     this.disks = disks ?? this.disks;
     this.memory = memory ?? this.memory;
-    this.alerts = alerts ?? this.alerts;
+    // Verdicts are shown as what they are: with the containers.
+    this.alerts = alerts?.filter(({ kind }) => kind !== "VERDICT") ?? this.alerts;
     this.alerted = new Set(this.alerts.flatMap((alert) => (alert.container ? [alert.container.id] : [])));
     this.tell("slow");
   }

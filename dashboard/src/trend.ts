@@ -2,6 +2,7 @@
 
 import { attempt, historyPath, store } from "./store";
 import { Chart, type Plan } from "./chart";
+import { plural } from "./format";
 import { RANGES, type Range } from "./route";
 import type { Change, History } from "./types";
 
@@ -52,7 +53,7 @@ export class Trend {
     if (history) {
       this.history = { ...history, changes: history.changes ?? [] };
       this.draw();
-      this.onChanges(this.history.changes);
+      this.tell();
     }
     // The stream goes on where steps are seconds; else it is asked again, once a step. A container that has just begun, or an
     // agent that has just come back, is asked again soon.
@@ -75,6 +76,7 @@ export class Trend {
       for (const column of Object.values(series)) column.splice(0, old);
     }
     this.draw();
+    if ((latest.oom_kills ?? 0) > (series.oom_kills?.at(-2) ?? Infinity)) this.tell();
   }
 
   private note(change: Change | undefined): void {
@@ -82,12 +84,31 @@ export class Trend {
     const known = this.history.changes.some((other) => other.at === change.at && other.what === change.what);
     if (known) return;
     this.history.changes.push(change);
-    this.onChanges(this.history.changes);
+    this.tell();
     this.draw();
+  }
+
+  private tell(): void {
+    this.onChanges(withKills(this.history));
   }
 
   private draw(): void {
     const to = (store.at || (this.history.time.at(-1) ?? Date.now())) / 1000;
-    for (const chart of this.charts) chart.show(this.history, to - RANGES[this.range], to);
+    const history = { ...this.history, changes: withKills(this.history) };
+    for (const chart of this.charts) chart.show(history, to - RANGES[this.range], to);
   }
+}
+
+/** The changes, with one for each time that the count of killed processes rose. */
+function withKills({ container, time, series, changes }: History): Change[] {
+  const kills: Change[] = [];
+  let before: number | null = null;
+  series.oom_kills?.forEach((count, i) => {
+    if (count === null) return;
+    if (before !== null && count > before) {
+      kills.push({ at: time[i] as number, container, kind: "kill", what: `${plural(count - before, "process", "processes")} killed`, because: `out of memory: the kernel killed ${plural(count, "process", "processes")} in it so far (oom_kill)` });
+    }
+    before = count;
+  });
+  return kills.length ? [...changes, ...kills].sort((a, b) => a.at - b.at) : changes;
 }

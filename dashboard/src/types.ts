@@ -4,6 +4,13 @@
 /** A limit of the kernel: a number, or none. */
 export type Limit = number | "max";
 
+/** How a container is, and what helps: the same sentence as in `elbowroom list`, `explain` and `alerts`. */
+export interface Verdict {
+  status: string;
+  reason: string;
+  command: string | null;
+}
+
 /** A container once a second: CPUs, bytes, bytes per second. */
 export interface Live {
   id: string;
@@ -19,6 +26,14 @@ export interface Live {
   disk_read: number | null;
   disk_write: number | null;
   memory_lent?: number | null;
+  cpu_throttled?: number | null;
+  cpu_pressure?: number | null;
+  memory_pressure?: number | null;
+  io_pressure?: number | null;
+  memory_refault?: number | null;
+  oom_kills?: number | null;
+  /** Absent where nothing is wrong. */
+  verdict?: Verdict | null;
 }
 
 /** The machine once a second. */
@@ -35,10 +50,19 @@ export interface NodeLive {
   alerts?: number | null;
 }
 
+/** A container that ended within the last hour. */
+export interface Ended {
+  id: string;
+  name: string | null;
+  ended_unix_ms: number | null;
+  verdict?: Verdict | null;
+}
+
 export interface Tick {
   at: number;
   node: NodeLive;
   containers: Live[];
+  ended?: Ended[];
 }
 
 /** Something that was decided about a container. */
@@ -71,6 +95,7 @@ export interface Alert {
   disk_name?: string | null;
   container?: Named | null;
   severity?: string | null;
+  topic?: string | null;
 }
 
 export interface IoMax {
@@ -132,7 +157,6 @@ export interface MemoryStatus {
   reserve: number;
   floor: number;
   entitlement: number;
-  working_set: number;
   lent: number;
   protected: number;
   enforced: boolean;
@@ -187,6 +211,7 @@ export interface Container {
   view: { millicpu: number; cpus_lower: number; cpus_upper: number; memory: number; memory_soft: number; memory_hard: number };
   disk: DiskStatus[];
   memory: MemoryStatus | null;
+  verdict?: Verdict | null;
   probe: { source: string; freshness: unknown; problem: string | null } | null;
 }
 

@@ -1,7 +1,7 @@
 // An agent that is not there: the API's answers for any number of simulated containers, and the dashboard's files. The shapes
 // are those of a real agent's answers, and the live test holds the same page against a real agent.
 //
-//   node mock.mjs [--port N] [--containers N] [--state quiet|alerts|hostile] [--token T]
+//   node mock.mjs [--port N] [--containers N] [--state quiet|alerts|hostile] [--mode enforce|observe] [--token T]
 
 import { createServer } from "node:http";
 import { readFile } from "node:fs/promises";
@@ -57,7 +57,7 @@ function load(i, second, speed) {
 }
 
 /** What a container does in a second. Pure: history and stream agree. */
-function liveOf(i, second, { state, containers }) {
+function liveOf(i, second, { state, containers, old }) {
   const crowd = Math.min(1, 12 / containers);
   const name = state === "hostile" && i < HOSTILE.length ? HOSTILE[i] : `${NAMES[i % NAMES.length]}-${Math.floor(i / NAMES.length) + 1}`;
   const upper = [4, 2, 8, 1, 16, 0.5][i % 6];
@@ -67,7 +67,7 @@ function liveOf(i, second, { state, containers }) {
   const memory = Math.round((hard * (0.6 + 0.4 * noise(i, Math.floor(second / 240), 5))) / MiB) * MiB;
   const idle = i % 5 === 4;
   const busyDisk = i % 7 === 1;
-  return {
+  const live = {
     id: `${(i + 1).toString(16).padStart(4, "0")}${"c0ffee".repeat(10)}`,
     name,
     engine: ENGINES[i % ENGINES.length],
@@ -85,6 +85,41 @@ function liveOf(i, second, { state, containers }) {
     disk_read: busyDisk ? Math.round(90 * MiB * crowd * load(i + 3, second, 2)) : 0,
     disk_write: idle ? 0 : Math.round((busyDisk ? 40 * MiB * crowd : 300 * 1024) * load(i + 5, second, 1)),
   };
+  if (old) return live;
+  return {
+    ...live,
+    cpu_throttled: i % 4 === 1 ? Math.round(400 * load(i + 2, second, 1)) / 1000 : null,
+    cpu_pressure: 0.1 * load(i + 6, second, 2),
+    memory_pressure: i % 3 === 1 ? 0.2 * load(i + 1, second, 2) : 0.002 * load(i, second, 2),
+    io_pressure: busyDisk ? 0.5 * load(i + 4, second, 2) : 0,
+    memory_refault: i % 3 === 1 ? Math.round(6 * MiB * load(i + 1, second, 2)) : 0,
+    oom_kills: state === "alerts" && i === 0 ? Math.floor(second / 150) % 1000 : 0,
+    verdict: verdictOf(i, name, state),
+  };
+}
+
+/** Containers that ended: one was killed and is not back yet, one went by itself. */
+function ended({ state }, second) {
+  if (state !== "alerts") return [];
+  return [
+    { id: `dead${"0".repeat(60)}`, name: "oomer", ended_unix_ms: (second - 20) * 1000, verdict: { status: "killed", reason: "OOM-killed 8 times in 60 s at its limit of 64MiB", command: "docker update --memory 128m oomer" } },
+    { id: `done${"0".repeat(60)}`, name: "backup", ended_unix_ms: (second - 900) * 1000, verdict: { status: "ok", reason: "it gets what it asks for", command: null } },
+  ];
+}
+
+/** What is wrong with a container: in a quiet crowd nothing. */
+function verdictOf(i, name, state) {
+  if (state === "quiet") return null;
+  return [
+    { status: "killed", reason: "OOM-killed 3 times in 5 min at its limit of 512MiB", command: `docker update --memory 768m ${name}` },
+    { status: "throttled", reason: "its quota of 1 CPUs holds its threads back 380 ms of every second", command: `docker update --cpus 2 ${name}` },
+    { status: "waiting_memory", reason: "waits for memory 12% of the time at its limit of 1GiB", command: `docker update --memory 1536m ${name}` },
+    null,
+    { status: "tight", reason: "needs 134MiB of memory with a tenth to spare, and its limit is 128MiB", command: `docker update --memory 192m ${name}` },
+    { status: "unfair", reason: "uses 71% of nvme0n1, where its neighbours leave it 22%", command: "elbowroom disks" },
+    { status: "waiting_cpu", reason: "waits for a CPU 32% of the time, which its neighbours use", command: null },
+    { status: "waiting_disk", reason: "waits for nvme0n1 31% of the time, which its neighbours use", command: "elbowroom disks" },
+  ][i] ?? null;
 }
 
 function nodeOf(second, all, times = 1) {
@@ -112,9 +147,12 @@ function changesOf(i, from, to, settings) {
   return out;
 }
 
-/** `port` 0 takes any that is free. Gives the address, and handles to disturb it. */
-export async function mock({ port = 0, containers = 5, state = "quiet", token = "" } = {}) {
-  const settings = { containers, state, token };
+/**
+ * `port` 0 takes any that is free. `mode` is that of both governors; `code` is exchanged once for the token; `old` is an agent without
+ * verdicts and pressure; `young` knows no past. Gives the address, and handles to disturb it.
+ */
+export async function mock({ port = 0, containers = 5, state = "quiet", token = "", mode = "", code = "", old = false, young = false } = {}) {
+  const settings = { containers, state, token, mode, code, old, young };
   const streams = new Set();
   const lives = (second) => Array.from({ length: settings.containers }, (_, i) => liveOf(i, second, settings));
   const now = () => Math.floor(Date.now() / 1000);
@@ -126,6 +164,11 @@ export async function mock({ port = 0, containers = 5, state = "quiet", token = 
       response.end(body);
     };
     const json = (value, status = 200) => send(status, "application/json", JSON.stringify(value));
+    if (request.method === "POST" && url.pathname === "/session") {
+      if (!settings.code || request.headers.authorization !== `Bearer ${settings.code}`) return json({ error: "this link was used before" }, 401);
+      settings.code = "";
+      return json({ token: settings.token });
+    }
     const asset = ASSETS[url.pathname];
     if (asset) return send(200, asset[1], await readFile(FILES + asset[0]));
     const path = decodeURIComponent(url.pathname).match(/^\/api\/v1\/(.+)$/)?.[1];
@@ -150,18 +193,18 @@ export async function mock({ port = 0, containers = 5, state = "quiet", token = 
       const found = PROFILES.find(({ name }) => `profiles/${name}` === path);
       return found ? json(found.report) : json({ error: "no such profile" }, 404);
     }
-    if (path === "containers") return json(all().map((live, i) => container(live, i, settings)));
+    if (path === "containers") return json(all().map((live, i) => container(live, i)));
     const id = path.match(/^containers\/(.+)\/explain$/)?.[1];
     const index = id === undefined ? -1 : all().findIndex((live) => live.id === id);
     if (index < 0) return json({ error: `no container ${id}` }, 404);
     const live = all()[index];
-    return json({ container: container(live, index, settings), explain: { rule: `${live.cpu_effective} CPUs now, between ${live.cpu_lower} and ${live.cpu_upper}: no quota, ${CPUS} allowed, and weight 1024 of 2048 which is worth ${live.cpu_lower} of ${CPUS} CPUs; ${mib(live.memory_effective)} of memory now, between soft ${mib(live.memory_soft)} and hard ${mib(live.memory_hard)} (/${live.name}).` } });
+    return json({ container: container(live, index), explain: { rule: `${live.cpu_effective} CPUs now, between ${live.cpu_lower} and ${live.cpu_upper}: no quota, ${CPUS} allowed, and weight 1024 of 2048 which is worth ${live.cpu_lower} of ${CPUS} CPUs; ${mib(live.memory_effective)} of memory now, between soft ${mib(live.memory_soft)} and hard ${mib(live.memory_hard)} (/${live.name}).` } });
   });
 
   const write = (to, event, data) => to.write(`event: ${event}\ndata: ${JSON.stringify(data)}\n\n`);
   function tick(to, second) {
     const all = lives(second);
-    write(to, "snapshot", { at: second * 1000, node: nodeOf(second, all), containers: all });
+    write(to, "snapshot", { at: second * 1000, node: nodeOf(second, all), containers: all, ...(settings.old ? {} : { ended: ended(settings, second) }) });
     for (let i = 0; i < Math.min(all.length, 20); i++) for (const change of changesOf(i, second - 1, second, settings)) write(to, "change", change);
   }
   const timer = setInterval(() => {
@@ -189,7 +232,7 @@ export async function mock({ port = 0, containers = 5, state = "quiet", token = 
   };
 }
 
-const SERIES = ["cpu_effective", "cpu_lower", "cpu_upper", "cpu_used", "memory_effective", "memory_soft", "memory_hard", "memory_used", "disk_read", "disk_write", "memory_lent", "memory_entitlement"];
+const SERIES = ["cpu_effective", "cpu_lower", "cpu_upper", "cpu_used", "memory_effective", "memory_soft", "memory_hard", "memory_used", "disk_read", "disk_write", "memory_lent", "memory_entitlement", "cpu_throttled", "cpu_pressure", "memory_pressure", "io_pressure", "memory_refault", "oom_kills"];
 
 function history(query, settings, now) {
   const id = query.get("container");
@@ -197,7 +240,7 @@ function history(query, settings, now) {
   const span = Math.max(1, to - Math.floor(Number(query.get("from")) / 1000));
   const step = span <= 600 ? 1 : span <= 7200 ? 10 : 60;
   const index = id === null ? -1 : lookup(id, settings);
-  if (id !== null && index < 0) return { container: id, step_ms: 1000, time: [], series: {}, changes: [] };
+  if (settings.young || (id !== null && index < 0)) return { container: id, step_ms: 1000, time: [], series: {}, changes: [] };
   const time = [];
   const series = Object.fromEntries(SERIES.map((key) => [key, []]));
   for (let second = to - span; second <= to; second += step) {
@@ -227,8 +270,8 @@ function diskOf(live, i) {
   return { disk: "259:0", name: "nvme0n1", rbps: live.disk_read, wbps: live.disk_write, riops: Math.round(live.disk_read / 65536), wiops: Math.round(live.disk_write / 65536), used, lifeline: i % 7 === 1 ? 0.22 : 0.01, cap: i % 7 === 1 ? 0.34 : null, max: NO_LIMIT, enforced: true, held_by: i % 7 === 1 && used > 0.2 ? ["cap", "contention"][i % 2] : "nothing", decisions: [] };
 }
 
-function container(live, i, { state }) {
-  return { id: live.id, name: live.name, engine: live.engine, pod: i % 4 === 1 ? { uid: `u${i}`, name: `${live.name}-pod`, namespace: "shop" } : null, path: `/docker/${live.id}`, attached: live.attached, attach_note: live.attached ? null : "its mount namespace is gone", missing: [], view: { millicpu: live.cpu_effective * 1000, cpus_lower: live.cpu_lower, cpus_upper: Math.ceil(live.cpu_upper), memory: live.memory_effective, memory_soft: live.memory_soft, memory_hard: live.memory_hard }, cpu_used_millicpu: Math.round(live.cpu_used * 1000), disk: live.disk_write ? [diskOf(live, i)] : [], memory: memoryOf(live, i), probe: null, state };
+function container(live, i) {
+  return { id: live.id, name: live.name, engine: live.engine, pod: i % 4 === 1 ? { uid: `u${i}`, name: `${live.name}-pod`, namespace: "shop" } : null, path: `/docker/${live.id}`, attached: live.attached, attach_note: live.attached ? null : "its mount namespace is gone", missing: [], view: { millicpu: live.cpu_effective * 1000, cpus_lower: live.cpu_lower, cpus_upper: Math.ceil(live.cpu_upper), memory: live.memory_effective, memory_soft: live.memory_soft, memory_hard: live.memory_hard }, cpu_used_millicpu: Math.round(live.cpu_used * 1000), disk: live.disk_write ? [diskOf(live, i)] : [], memory: memoryOf(live, i), verdict: live.verdict, probe: null };
 }
 
 function status({ containers, state }) {
@@ -242,6 +285,8 @@ function alerts({ state }, all) {
   return [
     { kind: "STARVED", disk: "259:0", group: 7, since: 1, until: null, since_unix_ms: began, disk_name: "nvme0n1", container: about(1), text: `${about(1).name} gets 8% of nvme0n1 and needs 22% (17.3 requests under way): give it a reservation or a weight, or move a container elsewhere` },
     { kind: "DEGRADED", disk: "259:0", group: null, since: 1, until: null, since_unix_ms: began - 3e5, disk_name: "nvme0n1", container: null, text: "nvme0n1 does 41% of what it did on most of the last 24 hours: look at its health, its cloud credits, and who else uses it" },
+    { kind: "VERDICT", topic: "killed", disk: null, group: 1, since: 1, until: null, since_unix_ms: began, disk_name: null, container: about(0), text: `${about(0).name}: OOM-killed 3 times in 5 min at its limit of 512MiB` },
+    { kind: "FINDING", topic: "cache-stolen", disk: null, group: 3, since: 1, until: null, since_unix_ms: began, disk_name: null, container: about(1), text: "Its page cache was taken by its neighbours." },
     { kind: "FOREIGN_WRITER", disk: null, group: 9, since: 1, until: null, disk_name: null, container: about(2), text: `somebody else set the protection of ${about(2).name} that was ours; it is theirs for ten minutes` },
   ];
 }
@@ -252,12 +297,12 @@ function disks(settings, all) {
     { number: "259:0", name: "nvme0n1", capacity: { rbps: 2.1e9, wbps: 1.2e9, riops: 420000, wiops: 180000 }, rbps: 91e6, wbps: 44e6, riops: 1500, wiops: 800, used: slow ? 0.97 : 0.46, queue: slow ? 17.3 : 2.2, wait: slow ? 9400 : 310, base_wait: 280, promised: 0.61, state: slow ? "slow" : "guard", exempt_reason: null },
     { number: "8:0", name: "sda", capacity: NO_LIMIT, rbps: 0, wbps: 12288, riops: 0, wiops: 2, used: null, queue: 0.01, wait: 3426, base_wait: 3398, promised: 0, state: "free", exempt_reason: "it carries swap: a limit here could hold up the memory of everybody, so it is watched only" },
   ];
-  return { mode: "enforce", not_enforced: null, policy: "lifeline", disks: list, alerts: alerts(settings, all).filter(({ disk }) => disk) };
+  return { mode: settings.mode || "enforce", not_enforced: null, policy: "lifeline", disks: list, alerts: alerts(settings, all).filter(({ disk }) => disk) };
 }
 
 function memory(settings, all) {
   const used = nodeOf(0, all).memory_used;
-  return { mode: "observe", not_enforced: null, pools: all.length ? [{ path: "/", size: TOTAL * 0.95, room: TOTAL * 0.95 - used, reserved: 18 * GiB, short: settings.state === "alerts", containers: all.length, needers: Math.ceil(all.length / 3) }] : [], containers: all.map((live, i) => ({ container: named(live), status: memoryOf(live, i) })), alerts: alerts(settings, all).filter(({ disk }) => !disk) };
+  return { mode: settings.mode || "observe", not_enforced: null, pools: all.length ? [{ path: "/", size: TOTAL * 0.95, room: TOTAL * 0.95 - used, reserved: 18 * GiB, short: settings.state === "alerts", containers: all.length, needers: Math.ceil(all.length / 3) }] : [], containers: all.map((live, i) => ({ container: named(live), status: memoryOf(live, i) })), alerts: alerts(settings, all).filter(({ disk }) => !disk) };
 }
 
 function findings({ state, containers }) {
@@ -279,7 +324,7 @@ const PROFILES = [
 ];
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const { values } = parseArgs({ options: { port: { type: "string", default: "19200" }, containers: { type: "string", default: "5" }, state: { type: "string", default: "quiet" }, token: { type: "string", default: "" } } });
+  const { values } = parseArgs({ options: { port: { type: "string", default: "19200" }, containers: { type: "string", default: "5" }, state: { type: "string", default: "quiet" }, mode: { type: "string", default: "" }, token: { type: "string", default: "" } } });
   const { address } = await mock({ ...values, port: Number(values.port), containers: Number(values.containers) });
   console.log(address);
 }

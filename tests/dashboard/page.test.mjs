@@ -61,7 +61,7 @@ test("a container may be called anything: its name is text, and what cannot be s
     }
     assert.equal(await page.evaluate(() => window.hostile), undefined);
     assert.equal(await page.$$eval("main img, main script", (all) => all.length), 0);
-  });
+  }, { viewport: { width: 1400, height: 1800 } });
 });
 
 test("no source file turns a string into markup", async () => {
@@ -106,7 +106,7 @@ test("the table sorts by any column, largest first, and says so to who cannot se
     await page.waitForSelector(".row");
     await page.getByRole("button", { name: "of effective" }).first().click();
     await page.waitForSelector("[data-column=cpu_effective][aria-sort=descending]");
-    const values = () => page.$$eval(".row:not([hidden])", (all) => all.sort((a, b) => a.getAttribute("aria-rowindex") - b.getAttribute("aria-rowindex")).map((row) => row.querySelector("[data-cell=cpu_effective] b").textContent).map((text) => (text.endsWith("m") ? parseFloat(text) / 1000 : parseFloat(text))));
+    const values = () => page.$$eval(".row:not([hidden])", (all) => all.sort((a, b) => a.getAttribute("aria-rowindex") - b.getAttribute("aria-rowindex")).map((row) => row.querySelector("[data-cell=cpu_effective] b").textContent).map(parseFloat));
     const down = await values();
     assert.deepEqual(down, [...down].sort((a, b) => b - a));
     await page.getByRole("button", { name: "of effective" }).first().click();
@@ -115,6 +115,109 @@ test("the table sorts by any column, largest first, and says so to who cannot se
     assert.deepEqual(up, [...up].sort((a, b) => a - b));
     assert.notDeepEqual(up, down);
   });
+});
+
+test("the sick come first, with their sentence and the command that helps, which a button copies", options, async () => {
+  await visit({ containers: 14, state: "alerts" }, async (page) => {
+    const sick = page.getByRole("region", { name: "Containers that need attention" });
+    await sick.getByRole("heading", { name: "8 containers need attention" }).waitFor();
+    assert.deepEqual(await sick.locator("li a").allTextContents(), ["web-1", "oomer", "cache-1"]);
+    await page.getByRole("heading", { name: "4 alerts" }).waitFor();
+    await page.locator(".alerts .pill").getByText("cache-stolen").waitFor();
+    assert.equal(await page.locator(".alerts").getByText("OOM-killed").count(), 0, "a verdict is told once");
+    assert.deepEqual((await rows(page)).slice(0, 8), ["web-1", "cache-1", "auth-1", "mail-1", "db-1", "batch-1", "search-1", "db-2"]);
+    await page.getByRole("button", { name: "Copy: docker update --memory 768m web-1" }).click();
+    await sick.getByRole("button").filter({ hasText: "Copied" }).waitFor();
+    assert.equal(await page.evaluate(() => navigator.clipboard.readText()), "docker update --memory 768m web-1");
+    await page.getByRole("button", { name: "Sick" }).click();
+    await eventually(async () => (await rows(page)).length === 7, "only the sick");
+    await sick.getByRole("link", { name: "web-1" }).click();
+    const verdict = page.getByRole("region", { name: "Verdict" });
+    await verdict.getByText("OOM-killed 3 times").waitFor();
+    await verdict.getByText("docker update --memory 768m web-1").waitFor();
+    await page.locator("article.finding").getByText("out of memory 3 times").waitFor();
+    const tops = await page.$$eval(".verdict, article.finding, figure", (all) => all.map((element) => element.getBoundingClientRect().top));
+    assert.deepEqual(tops.slice(0, 3), [...tops].sort((a, b) => a - b).slice(0, 3), "verdict, finding, charts");
+    await page.keyboard.press("Escape");
+    await page.getByText("2 containers ended within the last hour").click();
+    await page.getByRole("link", { name: "backup" }).waitFor();
+    await sick.getByRole("link", { name: "oomer" }).click();
+    await page.getByText("This container is gone").waitFor();
+    await verdict.getByText("docker update --memory 128m oomer").waitFor();
+  }, { expected: [/404/], permissions: ["clipboard-read", "clipboard-write"], viewport: { width: 1400, height: 1400 } });
+});
+
+test("a container's page has throttling, waiting, refaults and kills, as far as the agent tells of them", options, async () => {
+  await visit({ containers: 3, state: "alerts" }, async (page, agent) => {
+    await page.waitForSelector(".row");
+    const ids = Object.fromEntries(await page.$$eval(".row:not([hidden])", (all) => all.map((row) => [row.querySelector(".row-name").textContent, row.dataset.id])));
+    const figure = (name) => page.getByRole("figure", { name });
+    await page.evaluate((id) => (location.hash = `#/container/${id}`), ids["db-1"]);
+    await figure("CPU").getByText(/throttled \d\.\d\d/).waitFor();
+    await figure("Waiting (PSI)").getByText(/for memory \d/).waitFor();
+    await figure("Refaults").getByText(/MiB\/s/).first().waitFor();
+    await page.evaluate((id) => (location.hash = `#/container/${id}`), ids["web-1"]);
+    await figure("Memory").locator(".mark[data-kill]").first().waitFor();
+    await page.locator(".changes li").filter({ hasText: "1 process killed" }).first().waitFor();
+    agent.settings.old = true;
+    await page.reload();
+    await figure("CPU").getByText(/used \d/).waitFor();
+    assert.equal(await figure("Waiting (PSI)").count() + await figure("Refaults").count(), 0);
+    await page.getByRole("region", { name: "Verdict" }).locator(".pill[data-tone=good]").filter({ hasText: "ok" }).waitFor();
+  });
+});
+
+test("CPUs are CPUs with two decimals, in every place", options, async () => {
+  await visit({ containers: 14 }, async (page) => {
+    await page.waitForSelector(".row");
+    for (const cell of ["cpu] > .number", "cpu_effective] b"]) {
+      const shown = await page.$$eval(`.row:not([hidden]) [data-cell=${cell}`, (all) => all.map((element) => element.textContent));
+      assert.ok(shown.length > 5 && shown.every((text) => /^\d+\.\d\d$/.test(text)), shown.join());
+    }
+    assert.match(await page.locator("section[aria-label=CPU] .big-value").textContent(), /^\d+\.\d\d$/);
+    await page.locator(".row").first().click();
+    await page.getByText(/^\d+\.\d\d CPUs at most$/).waitFor();
+    assert.doesNotMatch(await page.locator("main").textContent(), /\d+m\b|millicore/);
+  });
+});
+
+test("a governor that only observes shows nothing in red", options, async () => {
+  await visit({ containers: 9, state: "alerts", mode: "observe" }, async (page) => {
+    await page.waitForSelector(".row");
+    for (const hash of ["#/memory", "#/disks"]) {
+      await page.evaluate((to) => (location.hash = to), hash);
+      await page.waitForSelector("main table");
+      assert.equal(await page.locator("main [data-tone=bad], main [data-kind=borrowed]").count(), 0, hash);
+      assert.doesNotMatch(await page.locator("main").textContent(), /\bowed\b/);
+    }
+  });
+});
+
+test("a few numbers are no line: a sparkline begins when it has a shape", options, async () => {
+  await visit({ containers: 2, young: true }, async (page) => {
+    await page.waitForSelector(".row");
+    const began = Date.now();
+    const inked = () => page.$$eval(".row:not([hidden]) canvas", (all) => all.filter((canvas) => canvas.width > 0 && canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean)).length);
+    await eventually(async () => (await inked()) > 0, "a line", 25_000);
+    assert.ok(Date.now() - began > 6_000, `a line after ${Date.now() - began} ms`);
+  }, { expected: [/willReadFrequently/] });
+});
+
+test("the link of `elbowroom dashboard` opens once, and its code does not stay in the address", options, async () => {
+  await visit({ containers: 2, token: "abcdef", code: "c0de" }, async (page, agent) => {
+    await page.waitForSelector(".row");
+    assert.equal(new URL(page.url()).hash, "#/");
+    await page.reload();
+    await page.waitForSelector(".row");
+    await open(browser, `${agent.address}#code=c0de`, async (other) => {
+      await other.getByText("open the newest link").waitFor();
+      assert.equal(await other.locator(".row").count(), 0);
+      agent.settings.code = "fee1";
+      await other.evaluate(() => (location.hash = "#code=fee1"));
+      await other.waitForSelector(".row");
+      await other.locator(".banner").waitFor({ state: "hidden" });
+    }, { expected: [/401/] });
+  }, { hash: "#code=c0de" });
 });
 
 test("each change is on the chart with its reason, for the pointer and for the keyboard", options, async () => {

@@ -6,12 +6,12 @@ import { launch, missing } from "./browser.mjs";
 import { mock } from "./mock.mjs";
 
 const OUT = fileURLToPath(new URL("../../docs/images/", import.meta.url));
-const WIDE = { width: 1320, height: 820 };
+const WIDE = { width: 1320, height: 980 };
 const PICTURES = [
-  { name: "light", containers: 12 },
+  { name: "light", containers: 12, state: "alerts", viewport: { ...WIDE, height: 1160 } },
   { name: "dark", containers: 500, state: "alerts", colorScheme: "dark", hash: "#/?sort=cpu" },
-  { name: "narrow", containers: 12, viewport: { width: 390, height: 844 }, colorScheme: "dark", scroll: 290 },
-  { name: "container", containers: 12, open: "db-1" },
+  { name: "narrow", containers: 12, viewport: { width: 390, height: 844 }, colorScheme: "dark", state: "alerts" },
+  { name: "container", containers: 12, state: "alerts", open: "db-1" },
 ];
 
 if (missing) throw new Error(missing);
@@ -21,7 +21,7 @@ for (const { name, containers, state, hash = "", colorScheme = "light", viewport
   const agent = await mock({ containers, state });
   const page = await browser.newPage({ viewport, colorScheme });
   await page.goto(agent.address + hash);
-  await page.waitForSelector(".row");
+  await page.waitForSelector(".row", { state: "attached" });
   if (open) {
     await page.locator(".row").filter({ hasText: open }).click();
     await page.locator(".mark").nth(1).waitFor();

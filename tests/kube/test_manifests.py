@@ -32,7 +32,7 @@ def objects(cluster, manifests):
 @pytest.fixture
 def deployed(cluster, agent, tmp_path):
     """The base, with what a test has elsewhere: a run directory, and no network between pods and the API server."""
-    cluster.load("docker.io/library/elbowroom-kube:latest", binary("ELBOWROOM_KUBE", "elbowroom-kube"))
+    cluster.load("docker.io/library/elbowroom:0.1.0", binary("ELBOWROOM_KUBE", "elbowroom-kube"))
     spec = "/spec/template/spec"
     elsewhere = [
         {"op": "add", "path": f"{spec}/hostNetwork", "value": True},
@@ -125,18 +125,20 @@ def monitored(directory):
     return directory
 
 
-@pytest.mark.parametrize("enabled", [False, True])
-def test_helm_and_kustomize_say_the_same(cluster, tmp_path, enabled):
+@pytest.mark.parametrize(("enabled", "agent"), [(False, False), (True, False), (False, True)])
+def test_helm_and_kustomize_say_the_same(cluster, tmp_path, enabled, agent):
     if not (ENGINES / "helm").exists():
         pytest.skip("needs helm: run 'tools/setup kube'")
     words = [ENGINES / "helm", "template", "elbowroom", KUBERNETES / "helm/elbowroom", "--namespace", "elbowroom", "--kube-version", "1.36"]
-    rendered = subprocess.run([*words, "--set", f"monitoring.enabled={json.dumps(enabled)}"], capture_output=True, text=True)
+    words += ["--set", f"monitoring.enabled={json.dumps(enabled)},agent.enabled={json.dumps(agent)}"]
+    rendered = subprocess.run(words, capture_output=True, text=True)
     assert rendered.returncode == 0, rendered.stderr
     crd = KUBE.parent / "podmonitors.yaml"
     cluster.kubectl("apply", "--server-side", "--filename", crd)
     cluster.kubectl("wait", "--for=condition=Established", "--filename", crd)
     by_helm = objects(cluster, rendered.stdout)
-    by_kustomize = built(cluster, monitored(tmp_path) if enabled else KUBERNETES / "base")
+    by_kustomize = built(cluster, monitored(tmp_path) if enabled else KUBERNETES if agent else KUBERNETES / "base")
     del by_kustomize["Namespace", "elbowroom"]
     assert by_helm == by_kustomize
     assert ("PodMonitor", "elbowroom") in by_helm or not enabled
+    assert (("DaemonSet", "elbowroom-agent") in by_helm) == agent

@@ -391,11 +391,6 @@ impl AgentConfig {
         );
         ensure!(self.disk.aridac.samples >= 1, "disk.aridac.samples: at least 1, for a mean of none is none");
         ensure!(
-            self.disk.lifeline.target.of(100) >= 10,
-            "disk.lifeline.target: \"{}\" of a disk is too little to share: at least \"10%\"",
-            self.disk.lifeline.target
-        );
-        ensure!(
             self.disk.aridac.max_disk_io > 0,
             "disk.aridac.max_disk_io: write what the disk can do, for example \"100MiB/s\""
         );

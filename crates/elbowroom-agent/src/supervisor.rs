@@ -11,9 +11,10 @@ use crate::view_server::policy_silence::PolicySilence;
 use crate::view_server::roles::{AgentOptions, AgentRole, Backoff, Handover, RoleLock, wait_readable};
 use crate::view_server::service_manager::{AgentProgress, ServiceManager, StoredFds};
 use crate::view_server::slots::{DEFAULT_CAPACITY, ShutdownMode, Slots};
-use crate::view_server::{FuseError, pages, run_dir, session, stop_signals};
+use crate::view_server::{FuseError, image, pages, run_dir, session, stop_signals};
 use anyhow::Context;
 use elbowroom_linux::bounded;
+use elbowroom_linux::host_namespaces::leave_cgroups;
 use elbowroom_linux::lease::{HEARTBEAT_INTERVAL, LeaseGuard};
 use elbowroom_linux::privilege::keep_private;
 use elbowroom_linux::process;
@@ -80,7 +81,26 @@ pub fn main(args: SupervisorArgs, check: impl FnOnce() -> anyhow::Result<()>) ->
     let run_path = args.run_dir.canonicalize().map_err(FuseError::io("resolving", &args.run_dir))?;
     let program = rustix::fs::open(&args.exe, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| FuseError::io("opening", &args.exe)(e.into()))?;
-    let start = AgentOptions::new(run_path, &args.policy_args, args.api, args.stop_deadline);
+    let mut start = AgentOptions::new(run_path, &args.policy_args, args.api, args.stop_deadline);
+    start.contained = image::has_program(&start.run_dir, &args.exe);
+    let (run_dir, contained) = (start.run_dir.clone(), start.contained);
+    let own = program.try_clone().map_err(FuseError::io("duplicating", &args.exe))?;
+    let ended = supervise_from(start, program, kept, args.capacity, &signals, check);
+    if ended.is_err() && contained {
+        image::remove(&run_dir, own);
+    }
+    ended
+}
+
+/// The same with what [`main`] made or was given.
+fn supervise_from(
+    start: AgentOptions,
+    program: OwnedFd,
+    kept: Option<StoredFds>,
+    capacity: u32,
+    signals: &SignalFd,
+    check: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let roles = acquire_supervisor_role(&start, kept.is_some())?;
     run_dir::close_to_others(&start)?;
     stop_stale_api_server(&start);
@@ -88,14 +108,14 @@ pub fn main(args: SupervisorArgs, check: impl FnOnce() -> anyhow::Result<()>) ->
     let mut guard = LeaseGuard::new(start.leases());
     guard.check();
     let handover = match kept {
-        Some(kept) => adopt(start, roles, program, kept, args.capacity)?,
+        Some(kept) => adopt(start, roles, program, kept, capacity)?,
         None => {
             check()?;
-            connect(start, roles, program, args.capacity)?
+            connect(start, roles, program, capacity)?
         }
     };
     lower_oom_score();
-    run(handover, args.capacity, &signals, guard)
+    run(handover, capacity, signals, guard)
 }
 
 /// Goes on as supervisor of processes that live: hidden verb `supervise`, which they start. Not an error, and nothing
@@ -125,6 +145,12 @@ pub fn stand_by() -> anyhow::Result<()> {
     let _ = rustix::thread::set_name(c"elbowroom-stand");
     let handover = Handover::inherit()?;
     handover.acquire_role(AgentRole::Standby)?;
+    if handover.options.contained
+        && let Err(error) = leave_cgroups()
+    {
+        let because = "the standby cannot leave the container's cgroups";
+        tracing::warn!(%error, because, "a container of the agent that is killed leaves views that fail");
+    }
     handover.watch_supervisor()
 }
 
@@ -137,6 +163,11 @@ fn acquire_supervisor_role(start: &AgentOptions, adopting: bool) -> Result<RoleL
     loop {
         let roles = RoleLock::open(&start.run_dir)?;
         if !roles.acquire(AgentRole::Supervisor) {
+            // The container before this one was killed: its views are just being taken away.
+            if start.contained && began.elapsed() < start.stop_deadline {
+                std::thread::sleep(Duration::from_millis(50));
+                continue;
+            }
             return Err(start.already_running(AgentRole::Supervisor, roles.holder(AgentRole::Supervisor)));
         }
         if !roles.is_same_file(&start.run_dir) {
@@ -333,6 +364,7 @@ fn run(
     guard.restore_and_remove();
     let start = &handover.options;
     if ending != ShutdownMode::KeepViews {
+        image::remove(&start.run_dir, &handover.program);
         run_dir::remove(start);
         service.remove_fds();
     }
@@ -345,6 +377,7 @@ fn run(
     ] {
         let _ = std::fs::remove_file(start.run_dir.join(file));
     }
+    let _ = std::fs::remove_file(crate::probes::socket_path(&start.run_dir));
     // Last, and while it is still locked: whoever opened it before and locks it now sees that it is not at its path.
     let _ = std::fs::remove_file(start.run_dir.join(crate::view_server::roles::LOCK_FILE));
     tracing::info!(
@@ -535,9 +568,6 @@ impl Supervisor<'_> {
         // Before the table was opened, too.
         let mut may_be_gone = true;
         loop {
-            if let Some(end) = self.policy_stopped() {
-                return Ok(end);
-            }
             let now = Instant::now();
             let stopping = self.stop.is_some();
             for peer in &mut self.peers {
@@ -556,6 +586,10 @@ impl Supervisor<'_> {
                     }
                     _ => {}
                 }
+            }
+            // After the view server was started or found: it answers until the last view is detached.
+            if let Some(end) = self.policy_stopped() {
+                return Ok(end);
             }
             let (signalled, ended, mounts_changed) = self.wait()?;
             self.guard_limits(ended[POLICY]);

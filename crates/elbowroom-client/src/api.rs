@@ -14,6 +14,7 @@ use elbowroom_types::label::{ContainerLabels, RuntimeInjection};
 use elbowroom_types::probe::{Freshness, ProbeRecord, ProbeReport};
 use elbowroom_types::sample::Usage;
 use elbowroom_types::unit::{Bytes, Micros};
+use elbowroom_types::verdict::Verdict;
 use elbowroom_view::rules::{View, ViewExplanation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -25,6 +26,8 @@ use std::path::PathBuf;
 pub enum ControlRequest {
     /// Every container.
     List,
+    /// The containers that ended within the last hour; answered as [`Self::List`] is.
+    Ended,
     /// One container, by id, unique id prefix, name or cgroup path.
     Show(String),
     /// Why a container's view is what it is.
@@ -71,6 +74,7 @@ impl ControlRequest {
     pub fn is_allowed_over_http(&self) -> bool {
         match self {
             Self::List
+            | Self::Ended
             | Self::Show(_)
             | Self::Explain(_)
             | Self::Attach(_)
@@ -131,7 +135,7 @@ pub struct LaunchRequest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlResponse {
-    /// Answer to [`ControlRequest::List`].
+    /// Answer to [`ControlRequest::List`] and [`ControlRequest::Ended`].
     List(Vec<ContainerView>),
     /// Answer to [`ControlRequest::Show`] and to everything that does something to a container.
     Container(Box<ContainerView>),
@@ -209,6 +213,13 @@ pub struct ContainerView {
     pub usage: Usage,
     /// CPU it used over the last second, in thousandths of a CPU.
     pub cpu_used_millicpu: u64,
+    /// CPU that its quota held back over the last second, in thousandths of a CPU; `None` where that is not read (no quota).
+    #[serde(default)]
+    pub cpu_throttled_millicpu: Option<u64>,
+    /// The part of the last ten seconds that at least one task waited for a CPU, `some avg10` of `cpu.pressure`, as it was read last;
+    /// `None` without PSI.
+    #[serde(default)]
+    pub cpu_pressure: Option<f64>,
     /// Where it stands at the disks it uses; the decisions that led there are in [`Explanation::disk`] only.
     pub disk: Vec<ContainerDiskStatus>,
     /// Where its memory stands, once it was measured; the decisions are in [`Explanation::memory`] only.
@@ -217,6 +228,12 @@ pub struct ContainerView {
     /// What its application says of itself, where that was asked for or heard.
     #[serde(default)]
     pub probe: Option<ProbeView>,
+    /// How it is doing, why, and what helps.
+    #[serde(default)]
+    pub verdict: Verdict,
+    /// When it ended, in milliseconds since 1970; `None` while it runs. The rest is then what was so last.
+    #[serde(default)]
+    pub ended_unix_ms: Option<u64>,
 }
 
 /// What a container's application says of itself.
@@ -301,6 +318,9 @@ pub struct AgentSnapshot {
     pub status: AgentStatus,
     /// Every container.
     pub containers: Vec<ContainerView>,
+    /// Containers that ended within the last hour, the last one first; at most [`MAX_ENDED_CONTAINERS`].
+    #[serde(default)]
+    pub ended: Vec<ContainerView>,
     /// The governed disks.
     pub disks: DisksReport,
     /// What memory is shared.
@@ -337,6 +357,9 @@ impl NodeView {
     }
 }
 
+/// Most containers that ended and are remembered, each by its name: one in a crash loop is one.
+pub const MAX_ENDED_CONTAINERS: usize = 64;
+
 /// Most changes that a snapshot tells of: five hundred containers that all change twice.
 pub const MAX_CHANGES: u64 = 1_024;
 
@@ -359,6 +382,9 @@ pub struct ContainerMemory {
     pub container: ContainerRef,
     /// Where it stands.
     pub status: memory::ContainerMemoryStatus,
+    /// How it is doing in all, not only for memory.
+    #[serde(default)]
+    pub verdict: Verdict,
 }
 
 /// The memory governor's own counters, since the policy process started.

@@ -16,6 +16,7 @@ use elbowroom_types::metric;
 use elbowroom_types::metric::MetricSet;
 use elbowroom_types::probe::{Colour, Freshness, ProbeReport};
 use elbowroom_types::unit::{Limit, Micros};
+use elbowroom_types::verdict::VerdictStatus;
 use std::path::Path;
 
 /// `elbowroom metrics`.
@@ -128,7 +129,7 @@ fn memory_metrics(page: &mut MetricSet, status: &AgentStatus, report: &MemoryRep
             page.add(&metric::MEMORY_POOL, &[&pool.path, part], bytes.get() as f64);
         }
     }
-    for ContainerMemory { container, status } in &report.containers {
+    for ContainerMemory { container, status, .. } in &report.containers {
         let labels = [container.id.as_str(), container.name.as_deref().unwrap_or_default()];
         for (metric, value) in [
             (&metric::MEMORY_ENTITLEMENT, status.entitlement.get()),
@@ -180,6 +181,10 @@ fn container_metrics(page: &mut MetricSet, container: &ContainerView) {
         (&metric::MEMORY_USED, container.usage.memory.get() as f64),
     ] {
         page.add(metric, &labels, value);
+    }
+    for status in VerdictStatus::ALL {
+        let is = f64::from(u8::from(status == container.verdict.status));
+        page.add(&metric::VERDICT, &[labels[0], labels[1], status.name()], is);
     }
     container.probe.iter().for_each(|probe| probe_metrics(page, labels, probe));
     container.disk.iter().for_each(|status| disk_io_metrics(page, labels, status));

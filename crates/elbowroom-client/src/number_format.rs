@@ -91,7 +91,6 @@ pub const fn memory_state(state: memory::LendingState) -> &'static str {
         memory::LendingState::Spare => "spare",
         memory::LendingState::Lending => "lending",
         memory::LendingState::Hold => "hold",
-        memory::LendingState::Quarantine => "quarantine",
         memory::LendingState::Dead => "dead",
     }
 }
@@ -104,8 +103,6 @@ pub fn what(what: memory::MemoryAction) -> String {
         memory::MemoryAction::Recall { amount } => format!("gives back {amount}"),
         memory::MemoryAction::Drain { amount } => format!("emptied of {amount}"),
         memory::MemoryAction::Hold { until } => format!("left alone until {}", monotonic(until)),
-        memory::MemoryAction::Lease { high } => format!("held at {high}"),
-        memory::MemoryAction::Quarantine { until } => format!("in quarantine until {}", monotonic(until)),
     }
 }
 

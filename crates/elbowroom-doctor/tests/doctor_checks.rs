@@ -60,7 +60,7 @@ fn rows() -> Vec<Row> {
             "memory-not-reserved",
             V1,
             Warning,
-            "docker update --memory-reservation 6442450944 web",
+            "docker update --memory-reservation 6g web",
             |h| {
                 h.limit(6 * GIB);
                 h.available(GIB / 2)
@@ -529,7 +529,7 @@ fn rows() -> Vec<Row> {
             "cpu-throttled",
             V2,
             Warning,
-            "echo '75000 100000' > /sys/fs/cgroup/docker/c1/cpu.max",
+            "docker update --cpus 0.75 web",
             |h| {
                 h.set("cpu.max", "50000 100000");
                 h.throttled(20, 10, 300_000)
@@ -540,7 +540,7 @@ fn rows() -> Vec<Row> {
             "cpu-throttled",
             V1,
             Warning,
-            "echo 75000 > /sys/fs/cgroup/cpu/docker/c1/cpu.cfs_quota_us",
+            "docker update --cpus 0.75 web",
             |h| {
                 h.set("cpu.cfs_quota_us", "50000");
                 h.set("cpu.cfs_period_us", "100000");

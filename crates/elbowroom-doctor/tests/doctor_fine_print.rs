@@ -3,6 +3,7 @@
 use crate::doctor_host::{Sim, says};
 use elbowroom_doctor::checks::ControllerVersion;
 use elbowroom_doctor::checks::ControllerVersion::{V1, V2};
+use elbowroom_types::container::ContainerEngine;
 use elbowroom_types::finding::Severity;
 use elbowroom_types::unit::{Bytes, Micros};
 
@@ -40,7 +41,10 @@ fn quota_command(version: ControllerVersion, path: &str, quota: &str, period: &s
         V2 => host.set("cpu.max", &format!("{quota} {period}")),
     }
     host.throttled(20, 10, 300_000);
-    host.facts.groups[2].path = path.into();
+    let group = &mut host.facts.groups[2];
+    group.path = path.into();
+    // What an engine made has the engine's own command.
+    group.container.iter_mut().for_each(|container| container.engine = ContainerEngine::Plain);
     says("cpu-throttled", &host).and_then(|(_, command)| command).expect("a fix")
 }
 

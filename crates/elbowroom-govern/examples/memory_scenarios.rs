@@ -64,10 +64,7 @@ fn trace(scenario: &MemoryScenario, moment: &MemorySimStep<'_>) {
         let usage = Bytes(share.usage as u64);
         print!(" | {} {:>9} {:5.0}/{:5.0}", tenant.name, usage.to_string(), share.served, share.due);
         if let Some(status) = moment.governor.and_then(|governor| governor.status(share.group)) {
-            print!(
-                " {:?} {:?} E{} F{} W{}",
-                status.colour, status.state, status.entitlement, status.floor, status.working_set
-            );
+            print!(" {:?} {:?} E{} F{}", status.colour, status.state, status.entitlement, status.floor);
         }
     }
     println!();
@@ -83,13 +80,11 @@ fn trace(scenario: &MemoryScenario, moment: &MemorySimStep<'_>) {
             MemoryOrder::Reclaim(reclaim) => {
                 println!("        {} reclaim {}", reclaim.group.0, reclaim.amount)
             }
-            MemoryOrder::Lease(lease) => println!("        {} lease {}", lease.group.0, lease.high),
             MemoryOrder::ViewCeiling(view_ceiling) => {
                 println!("        {} view_ceiling {}", view_ceiling.group.0, view_ceiling.ceiling)
             }
             MemoryOrder::Alert(alert) => println!("        {}: {}", alert.kind, alert.text),
             MemoryOrder::Protect(protect) => println!("        {} low {}", protect.group.0, protect.low),
-            MemoryOrder::Release(group) => println!("        {} release", group.0),
         }
     }
 }

@@ -12,6 +12,7 @@
 pub mod alert;
 pub mod disk;
 pub mod memory;
+pub mod verdict;
 
 use serde::{Deserialize, Serialize};
 

@@ -3,7 +3,7 @@
 use crate::toy_disk::{DISK, Tenant, Toy, disk, group, id, rbps};
 use elbowroom_govern::disk::{DiskOrder, DiskSettings, DiskState, LimitedBy};
 use elbowroom_types::alert::AlertKind;
-use elbowroom_types::claim::{Claim, DiskReservation, ServiceClass};
+use elbowroom_types::claim::{DiskReservation, ServiceClass};
 use elbowroom_types::io::IoMax;
 use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::{Limit, Micros};
@@ -62,48 +62,6 @@ fn w1_a_burst_that_stays_takes_what_is_idle_and_no_more() {
         let learned = capacity(&mut toy);
         assert!((learned - 1.0).abs() < 0.1, "{learned}");
     }
-}
-
-#[test]
-fn a_disk_that_makes_nobody_wait_is_given_away_beyond_the_target() {
-    let mut toy = burst(SPEED, 0.2);
-    // The part of the disk that the burst may take beyond what of the target the victim leaves.
-    let beyond = |toy: &Toy| {
-        let rbps = |max: IoMax| max.rbps.value().unwrap() as f64;
-        let may = rbps(toy.disks.disk_statuses(id(1))[0].max) / rbps(toy.disks.disks()[0].capacity);
-        may + toy.disks.disk_statuses(id(0))[0].used.unwrap() - 0.95
-    };
-    toy.run(3);
-    assert!(beyond(&toy) < 0.01, "not before it has shown that: {}", beyond(&toy));
-    let seconds = (0..20).find(|_| (toy.step(), is_eased(&toy)).1);
-    assert!(seconds.is_some() && beyond(&toy) > 0.015, "{seconds:?} {}", beyond(&toy));
-    // Requests take twice as long.
-    toy.late = 0.3;
-    toy.step();
-    assert!(beyond(&toy) < 0.01, "{}", beyond(&toy));
-}
-
-/// All that is ever given away of the disk is in use.
-fn is_eased(toy: &Toy) -> bool {
-    toy.disks.disks()[0].used.is_some_and(|used| (0.965..0.98).contains(&used))
-}
-
-#[test]
-fn a_disk_whose_end_was_met_beyond_the_target_is_given_away_later_each_time() {
-    let mut toy = burst(SPEED, 0.2);
-    toy.run(10);
-    let mut pause = || {
-        let pause = (1..60).find(|_| (toy.step(), is_eased(&toy)).1);
-        // For a second, its end is before that.
-        toy.factor = 0.95;
-        toy.step();
-        toy.factor = 1.0;
-        pause
-    };
-    pause();
-    pause();
-    let pauses = [pause(), pause()].map(|pause| pause.expect("it is given away again"));
-    assert!(pauses[1] >= pauses[0] + 4, "{pauses:?}");
 }
 
 #[test]
@@ -173,9 +131,9 @@ fn after_ten_minutes_of_peace_limits_go() {
     let mut toy = burst(SPEED, 0.2);
     toy.run(30);
     toy.tenants[1].wants = 0.2;
-    toy.run(590);
+    toy.run(560);
     assert_eq!(toy.disks.disks()[0].state, DiskState::Guard);
-    toy.run(30);
+    toy.run(60);
     assert_eq!(toy.disks.disks()[0].state, DiskState::Free);
     assert!((0..2).all(|tenant| toy.disks.disk_statuses(id(tenant))[0].max == IoMax::MAX));
 }
@@ -190,72 +148,6 @@ fn a_reservation_holds_from_the_first_second() {
     toy.run(4);
     let (isolation, _) = watch(&mut toy, 30);
     assert!(isolation > 0.95, "{isolation}");
-}
-
-#[test]
-fn a_latency_container_is_not_throttled() {
-    let mut careful = Tenant::new(0.1, 1.0);
-    careful.claim.class = ServiceClass::Latency;
-    let mut toy = toy(SPEED, vec![careful, Tenant::new(2.0, 64.0)]);
-    for second in 0..120 {
-        toy.tenants[0].wants = if second % 7 == 0 { 0.14 } else { 0.1 };
-        toy.step();
-        assert_ne!(toy.disks.disk_statuses(id(0))[0].held_by, LimitedBy::Cap, "second {second}");
-    }
-    assert!(toy.got[0] > 0.095 && toy.got[1] > 0.5, "{:?}", toy.got);
-}
-
-#[test]
-fn strict_tiers_come_first_and_weights_divide_the_rest() {
-    let claimed = |tier, weight| {
-        let mut tenant = Tenant::new(2.0, 32.0);
-        tenant.claim = Claim { tier, weight, ..Claim::default() };
-        tenant
-    };
-    let mut toy = toy(SPEED, vec![claimed(0, 300), claimed(0, 100)]);
-    toy.run(30);
-    let ratio = toy.got[0] / toy.got[1];
-    assert!((2.6..3.4).contains(&ratio), "{ratio}");
-    let mut toy = self::toy(SPEED, vec![claimed(1, 100), claimed(0, 100)]);
-    toy.run(30);
-    assert!(toy.got[0] > 0.8 && toy.got[1] < 0.1, "{:?}", toy.got);
-}
-
-#[test]
-fn a_burst_is_looked_at_twice_in_a_second() {
-    let mut toy = toy(SPEED, vec![Tenant::new(0.3, 4.0), Tenant::new(0.15, 16.0)]);
-    toy.run(40);
-    assert!(!toy.disks.needs_early_sample());
-    toy.tenants[1].wants = 2.0;
-    toy.step();
-    assert!(toy.disks.needs_early_sample() && toy.caps().count() == 0, "one period may be an accident");
-    toy.period = Micros::millis(250);
-    toy.step();
-    assert!(!toy.disks.needs_early_sample() && toy.caps().count() > 0);
-    toy.step();
-    assert!(toy.got[0] > 0.28, "{:?}", toy.got);
-}
-
-#[test]
-fn nothing_is_loosened_while_a_disk_may_be_at_its_end() {
-    let after = |seconds, late| {
-        let mut toy = burst(SPEED, 0.2);
-        toy.run(seconds);
-        let before = toy.caps().count();
-        let limit = |toy: &Toy| {
-            toy.caps().filter(|cap| cap.group == id(1)).last().and_then(|cap| cap.max.rbps.value())
-        };
-        let held = limit(&toy);
-        toy.late = late;
-        toy.step();
-        let loosened = toy.caps().count() > before && limit(&toy) > held;
-        (held.is_some() && loosened, toy.disks.needs_early_sample())
-    };
-    let seconds = (3..60).filter(|seconds| after(*seconds, 0.0).0).collect::<Vec<_>>();
-    assert!(seconds.len() > 3, "it is probed at {seconds:?}");
-    let late: Vec<(bool, bool)> = seconds.iter().map(|seconds| after(*seconds, 10.0)).collect();
-    assert!(late.iter().all(|(loosened, _)| !loosened), "at {seconds:?}: {late:?}");
-    assert!(late.iter().any(|(_, wonders)| *wonders), "a probe asks soon what it did: {late:?}");
 }
 
 #[test]
@@ -343,7 +235,7 @@ fn decisions_say_why_and_standings_where_it_stands() {
     let hog = &toy.disks.disk_statuses(id(1))[0];
     assert!(hog.enforced && hog.held_by == LimitedBy::Cap && hog.cap.is_some_and(|cap| cap < 0.8), "{hog:?}");
     let because = &hog.decisions.last().unwrap().because;
-    assert!(because.contains("sda") && because.contains('%'), "{because}");
+    assert!(because.contains("sda") && because.contains("MiB/s"), "{because}");
     toy.tenants[1].user = rbps((0.1 * SPEED) as u64);
     toy.tell(HostEvent::IoLimits(elbowroom_types::io::IoLimits {
         group: id(1),
@@ -371,4 +263,78 @@ fn ticks_that_come_late_or_twice_change_nothing() {
     assert_eq!(status(&toy), before);
     toy.tell(group(0));
     assert_eq!(status(&toy), before);
+}
+
+#[test]
+fn a_latency_container_is_never_cut_and_its_neighbour_is() {
+    let mut careful = Tenant::new(0.1, 1.0);
+    careful.claim.class = ServiceClass::Latency;
+    let mut toy = toy(SPEED, vec![careful, Tenant::new(2.0, 64.0)]);
+    for second in 0..120 {
+        toy.tenants[0].wants = if second % 7 == 0 { 0.14 } else { 0.1 };
+        toy.step();
+    }
+    assert!(toy.caps().all(|cap| cap.group == id(1)));
+    assert!(toy.got[0] > 0.095 && toy.got[1] > 0.5, "{:?}", toy.got);
+}
+
+#[test]
+fn a_disk_that_becomes_slow_is_looked_at_again_soon_and_not_for_ever() {
+    let mut toy = toy(SPEED, vec![Tenant::new(0.3, 4.0), Tenant::new(0.15, 16.0)]);
+    toy.run(40);
+    assert!(!toy.disks.needs_early_sample());
+    // Requests wait, but everybody still gets what it needs: the burst began at the end of the period.
+    toy.late = 50.0;
+    toy.step();
+    assert!(toy.disks.needs_early_sample() && toy.caps().count() == 0);
+    toy.run(3);
+    assert!(!toy.disks.needs_early_sample());
+    toy.late = 0.0;
+    toy.run(3);
+    toy.tenants[1].wants = 2.0;
+    toy.period = Micros::millis(250);
+    toy.step();
+    assert!(!toy.disks.needs_early_sample() && toy.caps().count() > 0, "what was seen is enough");
+    toy.run(1);
+    assert!(toy.got[0] > 0.28, "{:?}", toy.got);
+}
+
+#[test]
+fn a_cut_is_given_time_to_work_whatever_the_period() {
+    for period in [250, 500, 1000] {
+        let mut toy = burst(SPEED, 0.2);
+        toy.period = Micros::millis(period);
+        // Nothing that is ordered has any effect.
+        toy.obeyed = false;
+        toy.run(20);
+        // Smaller steps follow requests whose size varies.
+        let mut last = u64::MAX;
+        let at: Vec<Micros> = toy
+            .caps()
+            .filter_map(|cap| {
+                let rate = cap.max.rbps.value()?;
+                let cut = (rate as f64) < 0.97 * last as f64;
+                last = rate;
+                cut.then_some(cap.at)
+            })
+            .collect();
+        assert!(
+            at.windows(2).all(|two| two[1].saturating_sub(two[0]) >= Micros::millis(1750)),
+            "{period}: {at:?}"
+        );
+    }
+}
+
+#[test]
+fn caps_do_not_tighten_on_a_disk_that_hangs_or_a_clock_that_stops() {
+    let mut toy = burst(SPEED, 0.3);
+    toy.run(10);
+    let limit = |toy: &Toy| toy.disks.disk_statuses(id(1))[0].max.rbps.value().unwrap_or(u64::MAX);
+    let before = limit(&toy);
+    toy.factor = 0.0;
+    toy.run(30);
+    assert!(limit(&toy) >= before, "{before} {}", limit(&toy));
+    let stopped = toy.events.iter().rfind(|event| matches!(event, HostEvent::DiskTick(_))).unwrap().clone();
+    (0..100).for_each(|_| toy.tell(stopped.clone()));
+    assert!(limit(&toy) >= before, "{before} {}", limit(&toy));
 }

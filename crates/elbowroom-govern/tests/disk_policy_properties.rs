@@ -15,7 +15,6 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 const SPEED: f64 = 50e6;
-const TARGET: f64 = 0.95;
 
 /// A container, and what it wants in each of three phases.
 #[derive(Clone, Debug)]
@@ -108,44 +107,33 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn caps_in_share_add_up_to_no_more_than_the_target(story in story()) {
-        let story = Story { plans: story.plans.into_iter().map(|mut plan| {
-            plan.tenant.claim.class = ServiceClass::Throughput;
-            plan
-        }).collect(), ..story };
-        let mut toy = story.toy();
-        let (mut sums, mut since) = (Vec::new(), None);
-        story.play(&mut toy, |toy| {
-            if !matches!(state(toy), DiskState::Share | DiskState::Slow) {
-                since = None;
-                return;
-            }
-            // A cap of before may stay that long: no limit is written twice in a second.
-            if toy.now.saturating_sub(*since.get_or_insert(toy.now)) >= Micros::secs(1) {
-                let statuses = (0..toy.tenants.len()).flat_map(|tenant| toy.disks.disk_statuses(id(tenant)));
-                // Who sends fewer is away, and his limit is what he may take when he comes back.
-                let active = statuses.filter(|status| status.riops >= 5);
-                sums.push(active.filter_map(|status| status.cap).sum::<f64>());
-            }
-        });
-        prop_assert!(sums.iter().all(|sum| *sum <= TARGET + 1e-9), "{sums:?}");
-    }
-
-    #[test]
-    fn floors_hold(story in story()) {
+    fn no_cap_is_below_a_known_need(story in story()) {
         let story = story.plain();
         let mut toy = story.toy();
         let mut broken = Vec::new();
         story.play(&mut toy, |toy| {
-            let promised = toy.disks.disks()[0].promised;
-            // The smallest limits of containers without a lifeline take a quarter of the disk at most.
-            if promised * 1.2 > TARGET - 0.25 {
-                return;
-            }
             for status in (0..toy.tenants.len()).flat_map(|tenant| toy.disks.disk_statuses(id(tenant))) {
                 let (Some(lifeline), Some(cap)) = (status.lifeline, status.cap) else { continue };
-                if is_held(status.held_by) && cap < lifeline * 0.999 {
+                if cap < lifeline {
                     broken.push((toy.now, lifeline, cap));
+                }
+            }
+        });
+        prop_assert!(broken.is_empty(), "{broken:?}");
+    }
+
+    #[test]
+    fn nobody_is_cut_while_nobody_is_short(story in story()) {
+        let mut toy = story.toy();
+        let mut broken = Vec::new();
+        let mut before = BTreeMap::new();
+        story.play(&mut toy, |toy| {
+            for status in (0..toy.tenants.len()).flat_map(|tenant| toy.disks.disk_statuses(id(tenant)).into_iter().map(move |s| (tenant, s))) {
+                let cap = (status.1.cap.unwrap_or(f64::INFINITY), toy.disks.learned_capacities());
+                let was = before.insert(status.0, cap.clone());
+                let shared = matches!(state(toy), DiskState::Share | DiskState::Slow);
+                if !shared && was.as_ref().is_some_and(|was| was.1 == cap.1 && cap.0 < was.0) {
+                    broken.push((toy.now, status));
                 }
             }
         });
@@ -378,6 +366,6 @@ fn a_story_has_caps_in_it() {
         shared += u32::from(matches!(state(toy), DiskState::Share | DiskState::Slow));
         held += u32::from(is_held(toy.disks.disk_statuses(id(1))[0].held_by));
     });
-    assert!(toy.caps().count() > 5 && shared > 10 && held > 10, "{} {shared} {held}", toy.caps().count());
+    assert!(toy.caps().count() > 3 && shared > 0 && held > 10, "{} {shared} {held}", toy.caps().count());
     assert!(toy.caps().all(|cap| cap.disk == DISK));
 }

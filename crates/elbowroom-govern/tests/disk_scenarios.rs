@@ -89,19 +89,28 @@ fn lifeline_keeps_the_victim_whole() {
     }
 }
 
-/// In W3 both want more than a slow disk can do, and each wants little of what the other had a moment ago.
+/// While nobody is short, a cap grows by a percent a second: that is what is not used.
 #[test]
 fn lifeline_wastes_little() {
-    for (figure, conservation) in [(library::w1 as Figure, 0.9), (library::w2, 0.9), (library::w3, 0.85)] {
+    for (figure, conservation) in [(library::w1 as Figure, 0.88), (library::w2, 0.9), (library::w3, 0.97)] {
         SCALES.into_iter().for_each(|scale| wastes_little(&figure(scale), conservation));
     }
 }
 
-/// Somebody has to find out that the disk is fast again, without hurting anybody: that takes a while. On flash, the most that a
-/// disk can do is what it does while everybody waits; what is given away is what it does before.
+/// In W3 both want more than a slow disk can do, and neither takes more than it needs.
+#[test]
+fn lifeline_is_no_worse_than_nothing_where_nobody_can_be_helped() {
+    for scale in SCALES {
+        let scenario = library::w3(scale);
+        let mean = |policy| scores(&scenario, policy).iter().map(|score| score.isolation).sum::<f64>() / 12.0;
+        assert!(mean(Some(Lifeline)) > mean(None) - 0.02, "{}", scenario.name);
+    }
+}
+
+/// A disk that is fast again is found out by caps that grow. On flash, which answers later the more it does, that takes longer.
 #[test]
 fn lifeline_finds_out_that_a_disk_is_fast_again() {
-    for (scale, conservation) in [(PAPER, 0.925), (LARGE, 0.915), (FLASH, 0.8), (LAB, 0.9)] {
+    for (scale, conservation) in [(PAPER, 0.91), (LARGE, 0.89), (FLASH, 0.78), (LAB, 0.89)] {
         wastes_little(&library::w4(scale), conservation);
     }
 }
@@ -110,7 +119,7 @@ fn lifeline_finds_out_that_a_disk_is_fast_again() {
 fn lifeline_gives_a_burst_what_is_idle_at_once() {
     for figure in [library::w1, library::w2, library::w4] {
         every(figure, Some(Lifeline), |score| {
-            score.slowest_burst().is_some_and(|burst| burst <= Micros::secs(2))
+            score.slowest_burst().is_some_and(|burst| burst <= Micros::secs(10))
         });
     }
 }
@@ -118,7 +127,7 @@ fn lifeline_gives_a_burst_what_is_idle_at_once() {
 /// Flash has no one capacity: the more requests wait, the more it does. Beyond its knee that buys little.
 #[test]
 fn lifeline_learns_what_a_disk_can_do_and_learns_again() {
-    for (scale, error) in [(PAPER, 0.1), (LARGE, 0.1), (FLASH, 0.25), (LAB, 0.1)] {
+    for (scale, error) in [(PAPER, 0.15), (LARGE, 0.15), (FLASH, 0.7), (LAB, 0.15)] {
         for (figure, times) in [(library::w1 as Figure, 1), (library::w4, 3)] {
             all(&figure(scale), Some(Lifeline), |score| {
                 score.capacity.len() == times && score.capacity_error().is_some_and(|worst| worst <= error)

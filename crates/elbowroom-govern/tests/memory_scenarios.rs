@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p elbowroom-govern --example memory_scenarios` prints the numbers.
 
-use elbowroom_govern::memory::{LendingState, MemoryAction};
+use elbowroom_govern::memory::MemoryAction;
 use elbowroom_sim::memory::{
     MemcgVersion, MemoryPolicy, MemoryScenario, MemoryScore, ProbeBehaviour, judge, library, play,
 };
@@ -149,12 +149,6 @@ fn what_is_not_to_be_lent_is_not_taken() {
 fn a_lie_about_harm_does_not_keep_a_loan() {
     let mut scenario = library::six_phases(MemcgVersion::V2, PHASE);
     scenario.tenants[1].probe = ProbeBehaviour::Scaled(0.01);
-    let mut quarantined = false;
-    play(&scenario, MemoryPolicy::Governor, 0, |moment| {
-        let status = moment.governor.and_then(|governor| governor.status(B));
-        quarantined |= status.is_some_and(|status| status.state == LendingState::Quarantine);
-    });
-    assert!(!quarantined);
     assert!(judge(&scenario, MemoryPolicy::Governor, 0).satisfied[2][0] > 0.95, "the other is served");
 }
 

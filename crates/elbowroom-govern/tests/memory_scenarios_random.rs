@@ -49,16 +49,6 @@ fn steps_are_small() {
 }
 
 #[test]
-fn a_quarantined_container_keeps_what_it_is_owed() {
-    check("quarantine");
-}
-
-#[test]
-fn limits_are_leases_above_what_is_owed() {
-    check("lease");
-}
-
-#[test]
 fn failed_loans_become_rare() {
     check("failures");
 }
@@ -99,8 +89,6 @@ fn the_scenarios_are_worth_looking_at() {
         ("recall", 500),
         ("drain", 100),
         ("hold", 200),
-        ("lease", 50),
-        ("quarantine", 10),
         ("protect", 5000),
         ("reserved", 1000),
         ("overcommit", 100),
@@ -239,21 +227,6 @@ impl Watch {
                     self.seen.insert("unanswered");
                 }
             }
-            MemoryOrder::Lease(lease) => {
-                let Some(status) = governor.status(lease.group) else { return };
-                let short = lease.until.saturating_sub(now) > Micros::secs(10);
-                let tight = lease.high.saturating_add(PAGE) < status.floor.min(status.usage);
-                let tight = tight || lease.high.saturating_add(PAGE) < status.entitlement.min(status.usage);
-                // What the kernel cannot take is not limited away.
-                let reclaimable = memory
-                    .get(&lease.group)
-                    .map_or(Bytes::ZERO, |m| m.file.saturating_add(m.swap_room.min(m.anon)));
-                let least = status.usage.saturating_sub(reclaimable);
-                let tight = tight || lease.high.saturating_add(PAGE) < least;
-                if short || tight || status.state == LendingState::Quarantine {
-                    self.breaks("lease", format!("{now}: {lease:?} {status:?}"));
-                }
-            }
             MemoryOrder::Protect(protect) => {
                 self.seen.insert("protect");
                 let ceded =
@@ -273,7 +246,7 @@ impl Watch {
                     self.breaks("view_ceiling", format!("{now}: {view_ceiling:?} {status:?}"));
                 }
             }
-            MemoryOrder::Release(_) | MemoryOrder::Alert(_) => {}
+            MemoryOrder::Alert(_) => {}
         }
     }
 
@@ -289,9 +262,6 @@ impl Watch {
         let usage = memory.get(&reclaim.group).map_or(Bytes::ZERO, |memory| memory.usage);
         let left = usage.saturating_sub(reclaim.amount).saturating_add(PAGE);
         let say = || format!("{now}: {reclaim:?} of {usage} {status:?}");
-        if status.state == LendingState::Quarantine && left < status.entitlement {
-            self.breaks("quarantine", say());
-        }
         if status.state == LendingState::Dead {
             return;
         }

@@ -87,16 +87,10 @@ fn container_events(container: &ApiContainer, gives: bool) -> Vec<(EventKey, Eve
         Some((key("DiskLimited", &disk.name), event_content(false, &text)))
     });
     let memory = container.memory.iter().flat_map(|memory| {
-        let lent = (memory.lent.get() > 0).then(|| {
+        (memory.lent.get() > 0).then(|| {
             let text = format!("{name}: {} that it has no use for is lent to others", memory.lent);
             (key("MemoryLent", ""), event_content(false, &text))
-        });
-        let held = memory.lease.map(|most| {
-            let text =
-                format!("{name}: held at {most} for seconds, because others need memory that is theirs");
-            (key("MemoryHeld", ""), event_content(false, &text))
-        });
-        [lent, held].into_iter().flatten()
+        })
     });
     // What an engine keeps of a pod's annotations is not yet what they mean for this container.
     let counts = !gives || container.labels_by.as_deref() == Some(LABELS_BY);
@@ -133,6 +127,7 @@ const fn reason(kind: AlertKind) -> &'static str {
         AlertKind::LeaseStuck => "LeaseStuck",
         AlertKind::Finding => "Finding",
         AlertKind::Quota => "Quota",
+        AlertKind::Verdict => "Verdict",
     }
 }
 

@@ -17,6 +17,7 @@ pub mod discover;
 pub mod disk;
 pub mod elf;
 pub mod fixture;
+pub mod host_namespaces;
 pub mod lease;
 pub mod memory;
 pub mod mount;

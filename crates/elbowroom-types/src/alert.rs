@@ -118,11 +118,13 @@ pub enum AlertKind {
     Finding,
     /// A container or user asks more of the agent than it does for one; the rest is not done. `topic`: of what.
     Quota,
+    /// A container is killed, waits, or is throttled or unfair. `topic`: the status of its verdict.
+    Verdict,
 }
 
 impl AlertKind {
     /// Every kind.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Overload,
         Self::Overcommit,
         Self::Degraded,
@@ -134,6 +136,7 @@ impl AlertKind {
         Self::LeaseStuck,
         Self::Finding,
         Self::Quota,
+        Self::Verdict,
     ];
 
     /// How bad it is where nothing more is known.
@@ -160,6 +163,7 @@ impl fmt::Display for AlertKind {
             Self::LeaseStuck => "LEASE_STUCK",
             Self::Finding => "FINDING",
             Self::Quota => "QUOTA",
+            Self::Verdict => "VERDICT",
         })
     }
 }

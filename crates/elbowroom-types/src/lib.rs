@@ -21,6 +21,8 @@ pub mod memory;
 pub mod metric;
 pub mod probe;
 pub mod psi;
+pub mod resource_command;
 pub mod sample;
 pub mod unit;
+pub mod verdict;
 pub mod visible;

@@ -135,8 +135,6 @@ pub enum OrderKind {
     Protect,
     /// [`MemoryOrder::Reclaim`].
     Reclaim,
-    /// [`MemoryOrder::Lease`] and [`MemoryOrder::Release`].
-    Lease,
 }
 
 /// What came of an attempt.
@@ -165,11 +163,6 @@ pub enum MemoryOrder {
     Protect(ReclaimProtection),
     /// Take some memory back, once; leaves nothing behind.
     Reclaim(ReclaimRequest),
-    /// Hold a container back from growing, for a short time: a leased limit (v2 `memory.high`), never below what it uses less
-    /// what was just reclaimed, never on the hard limit. Renewed every period while it is to last.
-    Lease(MemoryHighLease),
-    /// End the last [`Self::Lease`] of a container now.
-    Release(CgroupId),
     /// What the container's view shows as effective memory is at most this, from now on.
     ViewCeiling(ViewCeiling),
     /// An alert began or ended.
@@ -206,19 +199,6 @@ pub struct ReclaimRequest {
     pub swap: bool,
     /// Nobody is in it: everything may go at once.
     pub dead: bool,
-}
-
-/// A limit for a short time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemoryHighLease {
-    /// When it was decided, on the monotonic clock.
-    pub at: Micros,
-    /// Whose.
-    pub group: CgroupId,
-    /// v2 `memory.high`.
-    pub high: Bytes,
-    /// When it ends by itself, on the monotonic clock.
-    pub until: Micros,
 }
 
 /// The most that a view shows.

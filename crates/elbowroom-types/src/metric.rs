@@ -116,6 +116,7 @@ table! {
     DISK_TICK = Gauge "elbowroom_disk_tick_seconds" "seconds" &[], "What the last measurement of disks took.";
     ALERTS = Gauge "elbowroom_alerts" "" &["kind"], "Alerts that last now.";
     ALERTS_BEGUN = Counter "elbowroom_alerts_begun" "" &["kind"], "Alerts that have begun since the policy process started.";
+    VERDICT = Gauge "elbowroom_container_verdict" "" &["id", "name", "status"], "How it is doing: 1 for the status of its verdict, 0 for the others.";
     PROBE_STATE = Gauge "elbowroom_probe_state" "" &["id", "name", "state"], "Whether what an application said about itself counts: 1 for its state, 0 for the others.";
     PROBE_RECORDS = Counter "elbowroom_probe_records" "" &["id", "name", "outcome"], "Records of an application's probe since the policy process started.";
     PROBE_SERVED = Gauge "elbowroom_probe_served" "" CONTAINER, "What the application last said it serves, operations per second or a latency.";

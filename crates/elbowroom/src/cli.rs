@@ -61,14 +61,16 @@ pub(crate) enum Verb {
     Cdi(crate::verbs::engine_hooks::CdiArgs),
     /// Write an OCI hook for Podman and CRI-O: every container has its view before its first instruction.
     OciHooks(crate::verbs::engine_hooks::OciHooksArgs),
-    /// List containers with what they see; ATTACHED "late": after their first process started.
-    List(OutputArgs),
+    /// List containers with what they see and how they are doing, the worst first; ATTACHED "late": after their first process started.
+    List(crate::verbs::containers::ListArgs),
     /// Show one container in full.
     Show(ContainerArgs),
     /// Say why a container sees what it sees.
     Explain(ContainerArgs),
     /// Live table of all containers.
     Top(TopArgs),
+    /// Show the dashboard in a browser: prints a link that works once, and serves it until Ctrl-C.
+    Dashboard(crate::verbs::dashboard::DashboardArgs),
     /// Show the disks that are shared: what they can do, what is promised, what is wrong.
     ///
     /// STATE: free (no caps), guard (room for all), share (saturated and divided), slow (saturated, and slower than it was),
@@ -167,6 +169,14 @@ pub(crate) enum Verb {
         after_help = "Examples:\n  elbowroom replay load.json\n  elbowroom replay /var/lib/elbowroom/recorder --at -5m\n  elbowroom replay /var/lib/elbowroom/recorder --at 02:47 --serve 127.0.0.1:9274"
     )]
     Replay(ReplayArgs),
+    /// Run a verb on the host from within a container that has the host's process ids; the entry point of the image.
+    ///
+    /// The container needs --pid=host and the agent's rights (docs/guide/install.md). Paths in arguments are the host's; the image's
+    /// directory of programs is /run/elbowroom/image there while an agent runs.
+    #[command(
+        after_help = "Example:\n  docker run --detach --privileged --pid host --cgroupns host elbowroom:VERSION agent"
+    )]
+    Host(crate::verbs::host::HostArgs),
     /// Answers reads of views; started by the agent.
     #[command(hide = true)]
     ViewServer,

@@ -2,7 +2,8 @@
 
 use crate::cli::{self, Cli, Verb};
 use crate::verbs::{
-    alerts, ask, check, containers, disks, engine_hooks, follow, memory, probe, record, restore, top,
+    alerts, ask, check, containers, dashboard, disks, engine_hooks, follow, host, memory, probe, record,
+    restore, top,
 };
 use crate::{fleet, run};
 use anyhow::Result;
@@ -66,6 +67,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::DetachViews { minor } => process(0, || detach_views(minor)),
         Verb::Supervise => process(0, supervisor::resume),
         Verb::Standby => process(0, supervisor::stand_by),
+        Verb::Host(args) => match host::host(run_dir, &args)? {},
         Verb::Run(args) => Ok(run::main(&args, run_dir)),
         Verb::RunChild(args) => Ok(run::child::main(&args, run_dir)),
         Verb::RunHeir(args) => run::cgroup_reaper::main(&args, run_dir).map(|()| ExitCode::SUCCESS),
@@ -78,6 +80,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Detach(one) => print_container(run_dir, one, ControlRequest::Detach),
         Verb::Explain(one) => print(&containers::explain(run_dir, one)?),
         Verb::Top(args) => print(&top::top(run_dir, &args)?),
+        Verb::Dashboard(args) => dashboard::main(run_dir, &args).map(|()| ExitCode::SUCCESS),
         Verb::Disks(output) => print(&disks::disks(run_dir, output)?),
         Verb::Memory(output) => print(&memory::memory(run_dir, output)?),
         Verb::Alerts(output) => alerts::alerts(run_dir, output).and_then(print_with_status),

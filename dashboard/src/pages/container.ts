@@ -1,4 +1,4 @@
-// One container: what it sees against what it may have and what it uses, why that changed, and where it stands.
+// One container: its verdict and findings; what it sees, may have, uses and waits for; why that changed, and where it stands.
 
 import { get, Failed } from "../api";
 import { bar, empty, facts, h, moment, nameOf, pill, visible } from "../dom";
@@ -7,30 +7,32 @@ import { kindOf } from "../marks";
 import { link, range } from "../route";
 import { attempt, store } from "../store";
 import { Trend } from "../trend";
-import type { Change, Container, Explanation } from "../types";
+import type { Change, Container, Explanation, Verdict } from "../types";
+import { verdictCard } from "../verdict";
 import { findingView, type Report } from "./findings";
 import type { Page } from "./page";
-import { alerts, colour, cpuPlan, diskPlan, HELD, memoryPlan, MEMORY_STATES, ranges } from "./pieces";
+import { alerts, cpuPlan, diskPlan, entitled, HELD, memoryPlan, MEMORY_STATES, needs, ranges, refaultPlan, waitingPlan } from "./pieces";
 
-const HEIGHT = 168;
+const HEIGHT = 150;
 /** Changes listed; the charts mark all. */
 const LISTED = 100;
 
 export function containerPage(id: string): Page {
   const title = h("h1", {}, h("bdi", {}, visible(store.rows.get(id)?.live.name ?? id)));
   const tags = h("span.tags");
+  const verdict = h("div");
   const rule = h("p.rule", { hidden: true });
   const warnings = h("div");
   const charts = h("div.charts");
   const changes = h("ol.changes", { tabindex: 0, "aria-label": "Changes, newest first" });
   const status = h("div.columns");
-  const findings = h("div");
+  const findings = h("div.findings");
   const gone = h("div", { hidden: true });
 
   let trend: Trend | null = null;
   const follow = () => {
     trend?.destroy();
-    const plans = [cpuPlan(HEIGHT, "limit"), memoryPlan(HEIGHT, "limit"), diskPlan(HEIGHT)];
+    const plans = [cpuPlan(HEIGHT, "limit"), memoryPlan(HEIGHT, "limit"), waitingPlan(HEIGHT), refaultPlan(HEIGHT), diskPlan(HEIGHT)];
     trend = new Trend(id, range(), plans, () => latest(id), list);
     charts.replaceChildren(...trend.charts.map((chart) => chart.element));
   };
@@ -42,6 +44,13 @@ export function containerPage(id: string): Page {
   };
   follow();
 
+  let told = "";
+  const tell = (of: Verdict | null) => {
+    const now = JSON.stringify(of);
+    if (now === told || verdict.contains(document.activeElement)) return;
+    told = now;
+    verdict.replaceChildren(verdictCard(of));
+  };
   const refresh = async () => {
     if (store.away) return;
     try {
@@ -49,21 +58,28 @@ export function containerPage(id: string): Page {
       gone.hidden = true;
       title.replaceChildren(h("bdi", {}, nameOf(container)));
       tags.replaceChildren(...describe(container));
+      tell(container.verdict ?? null);
       rule.hidden = false;
       rule.textContent = visible(explain.rule);
       status.replaceChildren(...stands(container));
-      const own = store.alerts.filter((alert) => alert.container?.id === container.id);
+      // What the doctor found is there in full.
+      const own = store.alerts.filter((alert) => alert.container?.id === container.id && alert.kind !== "FINDING");
       warnings.replaceChildren(...(own.length ? [alerts(own)] : []));
     } catch (error) {
       if (!(error instanceof Failed) || error.status !== 404) return;
       gone.hidden = false;
-      gone.replaceChildren(empty("This container is gone", "Its past stays on the charts as long as the agent keeps it. ", h("a", { href: link("node") }, "All containers")));
+      const last = store.ended.find((ended) => ended.id === id);
+      if (last) {
+        title.replaceChildren(h("bdi", {}, nameOf(last)));
+        tell(last.verdict ?? null);
+      }
+      gone.replaceChildren(empty("This container is gone", ...(last?.ended_unix_ms ? ["It ended at ", moment(last.ended_unix_ms), ". "] : []), "Its past stays on the charts as long as the agent keeps it. ", h("a", { href: link("node") }, "All containers")));
     }
   };
   const look = async () => {
     const name = store.rows.get(id)?.live.name ?? null;
     const found = ((await attempt<Report>("findings"))?.findings ?? []).filter((finding) => finding.container !== null && (finding.container === name || finding.container === id));
-    findings.replaceChildren(...(found.length ? [h("h2", {}, "Findings"), ...found.map(findingView)] : []));
+    if (!findings.contains(document.activeElement)) findings.replaceChildren(...found.map(findingView));
   };
   void refresh();
   void look();
@@ -73,9 +89,9 @@ export function containerPage(id: string): Page {
     element: h(
       "div", {},
       h("div.tools", {}, h("a.back", { href: link("node"), "aria-label": "Back to all containers", title: "All containers (Esc)" }, "←"), title, tags, ranges(follow)),
-      gone, warnings, rule,
+      gone, verdict, findings, warnings, rule,
       h("div.beside", {}, charts, h("section.why", { "aria-label": "Changes" }, h("h2", {}, "Changes, and why"), changes)),
-      status, findings,
+      status,
     ),
     title: visible(store.rows.get(id)?.live.name ?? id),
     destroy: () => {
@@ -89,7 +105,7 @@ export function containerPage(id: string): Page {
 function latest(id: string): Record<string, number | null | undefined> | null {
   const live = store.rows.get(id)?.live;
   if (!live) return null;
-  const { id: _, name: __, engine: ___, attached: ____, ...numbers } = live;
+  const { id: _, name: __, engine: ___, attached: ____, verdict: _____, ...numbers } = live;
   return numbers;
 }
 
@@ -110,8 +126,8 @@ function stands(container: Container): HTMLElement[] {
       "section", {}, h("h2", {}, "CPU"),
       facts([
         ["effective", format.cpuWords(view.millicpu / 1000)],
-        ["fair share", `${view.cpus_lower} at least`, "LOWER of the algorithm: what it gets when everybody asks"],
-        ["limit", `${view.cpus_upper} at most`, "UPPER: quota and cpuset"],
+        ["fair share", `${format.cpuWords(view.cpus_lower)} at least`, "what it gets when every container asks"],
+        ["limit", `${format.cpuWords(view.cpus_upper)} at most`, "quota and cpuset"],
       ]),
     ),
   ];
@@ -120,12 +136,12 @@ function stands(container: Container): HTMLElement[] {
       h(
         "section", {}, h("h2", {}, "Memory"),
         facts([
-          ["now", [colour(memory.colour), ` ${MEMORY_STATES[memory.state] ?? memory.state}`], `says ${memory.source}`],
+          ["now", [needs(memory.colour), ` ${MEMORY_STATES[memory.state] ?? memory.state}`], `by its ${memory.source}`],
           ["uses", `${format.bytes(memory.usage)}, ${format.bytes(memory.reclaimable)} of it can be taken`],
-          ["is entitled to", format.bytes(memory.entitlement), "entitlement: what it would get if it asked now"],
-          ["reserved", `${format.bytes(memory.reserve)}, floor ${format.bytes(memory.floor)}`],
-          ["lends", format.bytes(memory.lent)],
-          ["kept for it", `${format.bytes(memory.protected)}${memory.enforced ? "" : " (not in force)"}`],
+          ["entitled to", entitled(memory.entitlement), "what it would get if it asked now"],
+          ["reserved", `${format.bytes(memory.reserve)}, guaranteed minimum ${format.bytes(memory.floor)}`],
+          ["lent out", format.bytes(memory.lent)],
+          ["protected", `${format.bytes(memory.protected)}${memory.enforced ? "" : " (not in force)"}`],
           ["waits", memory.stall === null ? "not counted here" : `${format.percent(memory.stall)} of the time`],
           ...(memory.exempt_reason ? [["left alone", visible(memory.exempt_reason)] as [string, string]] : []),
         ]),
@@ -134,7 +150,7 @@ function stands(container: Container): HTMLElement[] {
   }
   for (const disk of container.disk) {
     const marks = [
-      ...(disk.lifeline === null ? [] : [{ at: disk.lifeline, title: `lifeline ${format.percent(disk.lifeline)}`, kind: "lifeline" }]),
+      ...(disk.lifeline === null ? [] : [{ at: disk.lifeline, title: `protected ${format.percent(disk.lifeline)}`, kind: "lifeline" }]),
       ...(disk.cap === null ? [] : [{ at: disk.cap, title: `cap ${format.percent(disk.cap)}`, kind: "cap" }]),
     ];
     parts.push(
@@ -144,7 +160,7 @@ function stands(container: Container): HTMLElement[] {
         facts([
           ["now", `${format.rate(disk.rbps)} read, ${format.rate(disk.wbps)} written`],
           ["uses", disk.used === null ? "not known yet: the disk has not shown what it can do" : `${format.percent(disk.used)} of the disk`],
-          ["lifeline", disk.lifeline === null ? "not known yet" : format.percent(disk.lifeline), "the part of the disk it is known to need"],
+          ["protected disk rate", disk.lifeline === null ? "not known yet" : format.percent(disk.lifeline), "its lifeline: the part of the disk it is known to need"],
           ["cap", disk.cap === null ? "none" : `${format.percent(disk.cap)}${disk.enforced ? "" : " (not in force)"}`],
           ["held back by", HELD[disk.held_by] ?? disk.held_by],
         ]),

@@ -1,4 +1,4 @@
-// Who lends memory to whom: pools, and in each who gives and who holds more than its entitlement.
+// Shared memory: what it is shared by, who lends out, and who has more than it is entitled to.
 
 import { bar, empty, h, key, nameOf, pill, visible } from "../dom";
 import * as format from "../format";
@@ -6,7 +6,7 @@ import { link } from "../route";
 import { store } from "../store";
 import type { Memory, MemoryStatus, Named, Pool } from "../types";
 import type { Page } from "./page";
-import { alerts, colour, MEMORY_STATES, mode } from "./pieces";
+import { alerts, entitled, MEMORY_STATES, mode, needs } from "./pieces";
 
 type Member = { container: Named; status: MemoryStatus };
 
@@ -47,36 +47,36 @@ function poolView(pool: Pool, members: Member[], memory: Memory): HTMLElement {
   const used = Math.max(0, pool.size - pool.room);
   const lent = memory.containers.filter(({ container }) => within(container.path, pool.path)).reduce((total, { status }) => total + status.lent, 0);
   return h(
-    "section.pool", { "aria-label": `Pool ${pool.path}` },
-    h("h2", {}, pool.path === "/" ? "This machine" : h("code", {}, visible(pool.path)), " ", pool.short ? pill("short", "bad", "less is free than memory.short says") : pill("enough", "good")),
+    "section.pool", { "aria-label": `Shared memory ${pool.path}` },
+    h("h2", {}, pool.path === "/" ? "This machine" : h("code", {}, visible(pool.path)), " ", pool.short ? pill("short", memory.mode === "enforce" ? "bad" : "warn", "less is free than memory.short says") : pill("enough", "good")),
     bar(used / pool.size, `${format.bytes(used)} of ${format.bytes(pool.size)} used`, [{ at: pool.reserved / pool.size, title: `reserved ${format.bytes(pool.reserved)}`, kind: "lifeline" }]),
     h(
       "p.quiet", {},
-      `${format.bytes(used)} of ${format.bytes(pool.size)} used, ${format.bytes(pool.room)} free, ${format.bytes(pool.reserved)} reserved; ${format.plural(pool.containers, "container")}, ${format.count(pool.needers)} need more than they have; ${format.bytes(lent)} lent`,
+      `${format.bytes(used)} of ${format.bytes(pool.size)} used, ${format.bytes(pool.room)} free, ${format.bytes(pool.reserved)} reserved; ${format.plural(pool.containers, "container")}, ${format.count(pool.needers)} of them in need of more; ${format.bytes(lent)} lent out`,
     ),
-    ...(members.length > 0 ? table(members) : [h("p.quiet", {}, "All of them are in pools inside of it, below.")]),
+    ...(members.length > 0 ? table(members, memory.mode === "enforce") : [h("p.quiet", {}, "All of them share a part of it, below.")]),
   );
 }
 
-function table(members: Member[]): Array<HTMLElement | null> {
+function table(members: Member[], enforced: boolean): Array<HTMLElement | null> {
   const sorted = [...members].sort((a, b) => weight(b.status) - weight(a.status));
   const most = Math.max(1, ...sorted.slice(0, SHOWN).map(({ status }) => Math.max(status.usage, status.entitlement)));
   return [
-    key(["own", "uses"], ["borrowed", "more than its entitlement"], ["lent", "lends"], ["owed", "entitlement, or reserved in the pool"]),
+    key(["own", "uses"], ...(enforced ? ([["borrowed", "more than it is entitled to"], ["lent", "lent out"]] as [string, string][]) : []), ["entitled", "entitled to"]),
     h(
-      "div.scroll", { tabindex: 0, role: "region", "aria-label": "Containers of this pool" },
+      "div.scroll", { tabindex: 0, role: "region", "aria-label": "Containers that share it" },
       h(
         "table.plain", {},
-        h("thead", {}, h("tr", {}, ...([["Container", ""], ["Doing", "how the application is doing, by its probe or by how long it waits"], ["Uses, and is entitled to", "bar: what it uses; line: what it would get if it asked"], ["uses", ""], ["entitled to", "entitlement"], ["lends", "taken from it since it last needed all"], ["reserved", "never taken while it has use for it"], ["State", ""]] as const).map(([text, title], i) => h("th", { scope: "col", title: title || null, ...(i >= 3 && i <= 6 ? { "data-number": true } : {}) }, text)))),
+        h("thead", {}, h("tr", {}, ...([["Container", ""], ["More memory", "whether more would help, by its probe or by how long it waits"], ["Uses, and is entitled to", "bar: what it uses; line: what it would get if it asked"], ["uses", ""], ["entitled to", "entitlement"], ["lent out", "taken from it since it last needed all"], ["reserved", "never taken while it has use for it"], ["State", ""]] as const).map(([text, title], i) => h("th", { scope: "col", title: title || null, ...(i >= 3 && i <= 6 ? { "data-number": true } : {}) }, text)))),
         h(
           "tbody", {},
           ...sorted.slice(0, SHOWN).map(({ container, status }) =>
             h(
               "tr", {},
               h("th", { scope: "row" }, h("a", { href: link("container", container.id) }, h("bdi", {}, nameOf(container)))),
-              h("td", {}, colour(status.colour)),
-              h("td.wide", {}, balance(status, most)),
-              ...[status.usage, status.entitlement, status.lent, status.reserve].map((value, i) => h("td", { "data-number": true, ...(i === 2 && value > 0 ? { "data-strong": true } : {}) }, value === 0 ? h("span.quiet", {}, "0") : format.bytes(value))),
+              h("td", {}, needs(status.colour)),
+              h("td.wide", {}, balance(status, most, enforced)),
+              ...[status.usage, status.entitlement, status.lent, status.reserve].map((value, i) => h("td", { "data-number": true, ...(i === 2 && value > 0 ? { "data-strong": true } : {}) }, value === 0 ? h("span.quiet", {}, i === 1 ? entitled(value) : "0") : format.bytes(value))),
               h("td.quiet", {}, MEMORY_STATES[status.state] ?? status.state),
             ),
           ),
@@ -92,19 +92,21 @@ function weight(status: MemoryStatus): number {
   return status.lent * 4 + Math.max(0, status.usage - status.entitlement) * 2 + status.usage;
 }
 
-/** What it uses, split into what is owed to it and what is borrowed; what it lends is hatched behind. */
-function balance(status: MemoryStatus, most: number): HTMLElement {
+/** What it uses, split into what it is entitled to and what is borrowed; what it lends out is hatched behind. Nothing is borrowed where
+ *  the governor only observes. */
+function balance(status: MemoryStatus, most: number, enforced: boolean): HTMLElement {
   const part = (value: number) => `${Math.min(1, Math.max(0, value / most)) * 100}%`;
-  const own = Math.min(status.usage, status.entitlement);
-  const more = Math.max(0, status.usage - status.entitlement);
+  const own = enforced ? Math.min(status.usage, status.entitlement) : status.usage;
+  const more = status.usage - own;
   const piece = (kind: string, from: number, size: number) => {
     const element = h("i", { "data-kind": kind });
     element.style.left = part(from);
     element.style.width = part(size);
     return element;
   };
-  const words = [`uses ${format.bytes(status.usage)}`, `is entitled to ${format.bytes(status.entitlement)}`, ...(more > 0 ? [`${format.bytes(more)} of that is borrowed`] : []), ...(status.lent > 0 ? [`lends ${format.bytes(status.lent)}`] : [])].join(", ");
-  const tick = piece("owed", status.entitlement, 0);
+  const words = [`uses ${format.bytes(status.usage)}`, `is entitled to ${entitled(status.entitlement)}`, ...(more > 0 ? [`${format.bytes(more)} of that is borrowed`] : []), ...(status.lent > 0 ? [`has lent out ${format.bytes(status.lent)}`] : [])].join(", ");
+  const tick = piece("entitled", status.entitlement, 0);
   tick.style.width = "";
-  return h("span.balance", { role: "img", "aria-label": words, title: words }, piece("own", 0, own), piece("borrowed", own, more), piece("lent", status.usage, status.lent), tick);
+  tick.hidden = status.entitlement === 0;
+  return h("span.balance", { role: "img", "aria-label": words, title: words }, piece("own", 0, own), more > 0 ? piece("borrowed", own, more) : null, piece("lent", status.usage, status.lent), tick);
 }

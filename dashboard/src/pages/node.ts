@@ -6,6 +6,7 @@ import { Grid } from "../grid";
 import { range } from "../route";
 import { io, store } from "../store";
 import { Trend } from "../trend";
+import { endedList, Sick } from "../verdict";
 import type { Page } from "./page";
 import { alerts, cpuPlan, diskPlan, diskState, memoryPlan, mode, ranges } from "./pieces";
 
@@ -17,7 +18,11 @@ export function nodePage(): Page {
   const disks = tile("Disks");
   const agent = tile("Agent");
   const warnings = h("section", { "aria-label": "Alerts", hidden: true });
+  const sick = new Sick();
   const grid = new Grid();
+  const endedTitle = h("summary");
+  const ended = h("details.ended", { hidden: true }, endedTitle);
+  let endedShown = "";
 
   const plans = [cpuPlan(HEIGHT, "machine", false), memoryPlan(HEIGHT, "machine", false), diskPlan(HEIGHT, false)];
   const boxes = [cpu, memory, disks];
@@ -32,14 +37,24 @@ export function nodePage(): Page {
   const element = h(
     "div", {},
     h("div.tools", {}, h("h1", {}, "Node"), ranges(follow)),
+    sick.element,
     h("section.tiles", { "aria-label": "Machine" }, cpu.element, memory.element, disks.element, agent.element),
     warnings,
     grid.element,
+    ended,
   );
 
   const tick = () => {
     const { node } = store;
-    cpu.big(format.cpu(node.cpu_used), `of ${format.cpu(node.cpus)} CPUs used`, node.cpu_used, node.cpus);
+    sick.show([...[...store.rows.values()].map(({ live }) => live), ...store.ended]);
+    const now = JSON.stringify(store.ended);
+    if (now !== endedShown) {
+      endedShown = now;
+      ended.hidden = store.ended.length === 0;
+      say(endedTitle, `${format.plural(store.ended.length, "container")} ended within the last hour`);
+      ended.replaceChildren(endedTitle, endedList(store.ended));
+    }
+    cpu.big(format.cpu(node.cpu_used), `of ${format.count(node.cpus)} CPUs used`, node.cpu_used, node.cpus);
     const effective = sum((live) => live.cpu_effective);
     const asked = sum((live) => live.cpu_used);
     cpu.small(store.rows.size ? `containers use ${format.cpu(asked)}; what each could use now adds up to ${format.cpu(effective)}` : "no containers");
@@ -51,13 +66,13 @@ export function nodePage(): Page {
     const { memory: report, disks: governed, status } = store;
     const pool = report?.pools.find(({ path }) => path === "/");
     const lent = report?.containers.reduce((total, { status }) => total + status.lent, 0);
-    memory.small(pool ? `${format.bytes(pool.room)} free for containers, ${format.bytes(pool.reserved)} reserved, ${format.bytes(lent)} lent${pool.short ? "; memory is short" : ""}` : "");
+    memory.small(pool ? `${format.bytes(pool.room)} free for containers, ${format.bytes(pool.reserved)} reserved, ${format.bytes(lent)} lent out${pool.short ? "; memory is short" : ""}` : "");
     disks.list.replaceChildren(
       ...(governed?.disks ?? []).map((disk) =>
-        h("div.line", {}, h("b", {}, visible(disk.name)), diskState(disk.state), bar(disk.used, disk.used == null ? "capacity not known yet" : `${format.percent(disk.used)} of its capacity used`), h("span.number", {}, disk.used == null ? "–" : format.percent(disk.used))),
+        h("div.line", {}, h("b", {}, visible(disk.name)), diskState(disk.state, governed?.mode ?? ""), bar(disk.used, disk.used == null ? "capacity not known yet" : `${format.percent(disk.used)} of its capacity used`), h("span.number", {}, disk.used == null ? "–" : format.percent(disk.used))),
       ),
     );
-    if (governed && governed.disks.length === 0) disks.small("no disk is used by containers yet");
+    disks.small(governed?.disks.length === 0 ? "no disk is used by containers yet" : "");
     const lasting = store.alerts;
     warnings.hidden = lasting.length === 0;
     if (lasting.length > 0) warnings.replaceChildren(h("h2", {}, format.plural(lasting.length, "alert")), alerts(lasting));

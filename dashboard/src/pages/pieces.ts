@@ -28,6 +28,7 @@ export function cpuPlan(height: number, limit: string, marks = true): Plan {
       { series: "cpu_used", label: "used", role: "used" },
       ...(marks ? [{ series: "cpu_effective", label: "effective", role: "effective" } as const] : []),
       { series: "cpu_upper", label: limit, role: "limit" },
+      ...(marks ? [{ series: "cpu_throttled", label: "throttled", role: "other" } as const] : []),
     ],
   };
 }
@@ -39,7 +40,7 @@ export function memoryPlan(height: number, limit: string, marks = true): Plan {
       { series: "memory_used", label: "used", role: "used" },
       ...(marks ? [{ series: "memory_effective", label: "effective", role: "effective" } as const] : []),
       { series: "memory_hard", label: limit, role: "limit" },
-      ...(marks ? [{ series: "memory_lent", label: "lent", role: "other" } as const] : []),
+      ...(marks ? [{ series: "memory_lent", label: "lent out", role: "other" } as const] : []),
     ],
   };
 }
@@ -54,6 +55,34 @@ export function diskPlan(height: number, marks = true): Plan {
   };
 }
 
+/** How much of the time a task waited, as the kernel counts it. */
+export function waitingPlan(height: number): Plan {
+  return {
+    title: "Waiting (PSI)", kind: "waiting", height, binary: false, floor: 0.1, format: format.percent, optional: true,
+    lines: [
+      { series: "memory_pressure", label: "for memory", role: "used" },
+      { series: "io_pressure", label: "for disks", role: "rate" },
+      { series: "cpu_pressure", label: "for a CPU", role: "other" },
+    ],
+  };
+}
+
+/** Memory that was taken and was needed again. */
+export function refaultPlan(height: number): Plan {
+  return {
+    title: "Refaults", kind: "refaults", height, binary: true, floor: 2 ** 20, format: format.rate, optional: true,
+    lines: [{ series: "memory_refault", label: "read back after reclaim", role: "used" }],
+  };
+}
+
+/** What an alert is called: its own word, or the doctor's check. */
+function alertWord({ kind, topic }: Alert): string {
+  if (kind === "FINDING" && topic) return visible(topic);
+  return ALERTS[kind] ?? visible(kind.replaceAll("_", " ").toLowerCase());
+}
+
+const ALERTS: Record<string, string> = { INVERSION: "limits backed off", FOREIGN_WRITER: "changed by another program" };
+
 /** Alerts that last; a container's own where `of` says whose. */
 export function alerts(list: Alert[]): HTMLElement {
   return h(
@@ -61,7 +90,7 @@ export function alerts(list: Alert[]): HTMLElement {
     ...list.map((alert) =>
       h(
         "li", {},
-        pill(alert.kind.replaceAll("_", " ").toLowerCase(), alert.severity === "critical" ? "bad" : "warn"),
+        pill(alertWord(alert), alert.severity === "critical" ? "bad" : "warn"),
         h(
           "span", {},
           alert.container ? h("a", { href: link("container", alert.container.id) }, h("bdi", {}, nameOf(alert.container))) : null,
@@ -88,49 +117,54 @@ export function mode(word: string): HTMLElement {
   return pill(word, tone, words);
 }
 
-const DISK_STATES: Record<string, [Tone, string]> = {
-  free: ["good", "nobody waits for anybody: no caps"],
-  guard: ["note", "shared, with room: caps keep everybody out of the others' lifelines"],
-  share: ["warn", "full: what there is, is divided"],
-  slow: ["bad", "full, and it does less than it could before"],
-  inversion: ["bad", "limits slowed everybody down while it was idle: hands off for a while"],
+const DISK_STATES: Record<string, [Tone, string, string]> = {
+  free: ["good", "free", "no container waits for another: no caps"],
+  guard: ["note", "limiting bursts", "shared, with room: caps keep each container out of the others' protected rates"],
+  share: ["warn", "shared out", "full: what there is, is divided"],
+  slow: ["bad", "slow", "full, and it does less than it could before"],
+  inversion: ["bad", "limits backed off", "limits slowed every container down while the disk was idle: they are off for a while"],
 };
 
-export function diskState(word: string): HTMLElement {
-  const [tone, words] = DISK_STATES[word] ?? ["plain", ""];
-  return pill(word, tone, words);
+/** A disk's state. A governor that only observes limits nothing: nothing is red then. */
+export function diskState(word: string, mode: string): HTMLElement {
+  const [tone, name, words] = DISK_STATES[word] ?? ["plain", word, ""];
+  return pill(name, tone === "bad" && mode !== "enforce" ? "warn" : tone, words);
 }
 
 export function diskWords(word: string): string {
-  return DISK_STATES[word]?.[1] ?? "";
+  return DISK_STATES[word]?.[2] ?? "";
 }
 
-const COLOURS: Record<string, [Tone, string]> = {
-  green: ["good", "serves everything that is asked: could lend"],
-  yellow: ["mild", "does better than its objective, or hardly waits"],
-  red: ["bad", "misses its objective: needs what it is owed"],
+const NEEDS: Record<string, [Tone, string, string]> = {
+  green: ["good", "more will not help", "serves everything that is asked"],
+  yellow: ["good", "fine", "does better than its objective, or hardly waits"],
+  red: ["warn", "needs more", "misses its objective, or waits for memory"],
 };
 
-/** How an application is doing, with a glyph for who cannot tell green from red. */
-export function colour(word: string): HTMLElement {
-  const [tone, words] = COLOURS[word] ?? ["plain", ""];
-  return pill(word, tone, words);
+/** Whether more memory would help an application, with a glyph for those who cannot tell colours apart. */
+export function needs(colour: string): HTMLElement {
+  const [tone, name, words] = NEEDS[colour] ?? ["plain", colour, ""];
+  return pill(name, tone, words);
+}
+
+/** An entitlement; 0 is what a container has that nothing is reserved for, and no number to compare with. */
+export function entitled(value: number): string {
+  return value > 0 ? format.bytes(value) : format.NONE;
 }
 
 export const MEMORY_STATES: Record<string, string> = {
   observe: "watched, nothing is taken yet",
-  protected: "has use for what it is owed",
+  protected: "keeps what it is entitled to",
   spare: "could spare some",
-  lending: "lends",
+  lending: "lends out",
   hold: "a loan hurt: nothing is taken for a while",
-  quarantine: "something we did did harm: left alone",
-  dead: "nobody is in it",
+  dead: "has no process",
 };
 
 export const HELD: Record<string, string> = {
   nothing: "nothing",
-  cap: "a cap of ours",
+  cap: "a cap of the agent",
   user: "its user's limit",
-  contention: "others",
+  contention: "other containers",
   disk: "a slow disk",
 };

@@ -15,9 +15,9 @@ IMAGE = "elbowroom.dev/test:1"
 
 
 def archive(name, program=None):
-    """An image with /busybox, or one that is `program`, at /NAME."""
+    """An image with /busybox, or one that is `program`, at /elbowroom/NAME as in the image of a release."""
     layer = tar(files([program] if program else []))
-    starts = {"Entrypoint": [f"/{program.name}"]} if program else {"Cmd": ["/busybox", "sleep", "infinity"]}
+    starts = {"Entrypoint": [f"/elbowroom/{program.name}"]} if program else {"Cmd": ["/busybox", "sleep", "infinity"]}
     config = {
         "architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": [digest(layer)]},
         "config": {**starts, "Env": ["PATH=/"]},
@@ -30,7 +30,7 @@ def archive(name, program=None):
 def files(programs):
     found = {"busybox": Path(busybox()).read_bytes()}
     for program in programs:
-        found[program.name] = stripped(program)
+        found[f"elbowroom/{program.name}"] = stripped(program)
         linked = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
         for library in re.findall(r"(/\S+) \(0x", linked):
             found[library.lstrip("/")] = Path(library).read_bytes()

@@ -58,11 +58,18 @@ pub enum HistorySeries {
     DiskWrite,
     MemoryLent,
     MemoryEntitlement,
+    CpuThrottled,
+    CpuPressure,
+    MemoryPressure,
+    IoPressure,
+    MemoryRefault,
+    OomKills,
 }
 
 /// How many series there are.
-pub(crate) const SERIES_COUNT: usize = 12;
-/// Their names, in the order of [`HistorySeries`]. `cpu_*` are CPUs, `memory_*` bytes, `disk_*` bytes per second over all disks.
+pub(crate) const SERIES_COUNT: usize = 18;
+/// Their names, in the order of [`HistorySeries`]. `cpu_*` are CPUs, `memory_*` bytes, `disk_*` bytes per second over all disks,
+/// `*_pressure` the part of the time that a task waited, `memory_refault` bytes per second, `oom_kills` how many there were so far.
 pub(crate) const SERIES_NAMES: [&str; SERIES_COUNT] = [
     "cpu_effective",
     "cpu_lower",
@@ -76,6 +83,12 @@ pub(crate) const SERIES_NAMES: [&str; SERIES_COUNT] = [
     "disk_write",
     "memory_lent",
     "memory_entitlement",
+    "cpu_throttled",
+    "cpu_pressure",
+    "memory_pressure",
+    "io_pressure",
+    "memory_refault",
+    "oom_kills",
 ];
 
 /// Whether a series moves by itself, so that an average says more than the last value.
@@ -84,6 +97,11 @@ const fn is_averaged(series: usize) -> bool {
         || series == HistorySeries::MemoryUsed as usize
         || series == HistorySeries::DiskRead as usize
         || series == HistorySeries::DiskWrite as usize
+        || series == HistorySeries::CpuThrottled as usize
+        || series == HistorySeries::CpuPressure as usize
+        || series == HistorySeries::MemoryPressure as usize
+        || series == HistorySeries::IoPressure as usize
+        || series == HistorySeries::MemoryRefault as usize
 }
 
 /// All series at one moment. `None` where a number is not known. Single precision: charts need no more, and it is half the

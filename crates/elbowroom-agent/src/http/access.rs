@@ -51,8 +51,22 @@ impl BearerToken {
         Ok(Self(token.to_owned()))
     }
 
+    /// A new one, of 128 bits from the kernel.
+    pub(super) fn random() -> Result<Self> {
+        let mut bytes = [0; 16];
+        let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+            .context("asking the kernel for random numbers")?;
+        ensure!(filled == bytes.len(), "the kernel gave {filled} of {} random bytes", bytes.len());
+        Ok(Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
+    }
+
+    /// The token itself.
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// Whether this header is `Bearer TOKEN`; takes as long for a token that is nearly right as for one that is not.
-    fn matches_header(&self, header: Option<&HeaderValue>) -> bool {
+    pub(super) fn matches_header(&self, header: Option<&HeaderValue>) -> bool {
         let given = header.and_then(|value| value.as_bytes().split_at_checked(7));
         given.is_some_and(|(scheme, token)| {
             scheme.eq_ignore_ascii_case(b"bearer ") && bool::from(token.ct_eq(self.0.as_bytes()))
@@ -111,7 +125,7 @@ fn authorize(gate: &RequiredToken, peer: Option<HttpPeer>, request: &Request) ->
 }
 
 /// What says nothing about this node: the dashboard's files, and whether there is anybody.
-fn is_public(path: &str) -> bool {
+pub(super) fn is_public(path: &str) -> bool {
     matches!(path, "/" | "/healthz" | "/readyz") || path.starts_with("/assets/")
 }
 

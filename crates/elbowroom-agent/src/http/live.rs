@@ -3,6 +3,7 @@
 use elbowroom_client::api::{AgentSnapshot, AlertView};
 use elbowroom_types::container::ContainerEngine;
 use elbowroom_types::unit::Bytes;
+use elbowroom_types::verdict::Verdict;
 use serde::Serialize;
 
 /// `event: snapshot` of the stream: what a screen of many containers needs each second, and no more.
@@ -15,6 +16,19 @@ pub(crate) struct LiveSnapshot<'a> {
     node: LiveNode,
     /// Every container.
     containers: Vec<LiveContainer<'a>>,
+    /// Those that ended within the last hour, the last one first.
+    ended: Vec<EndedContainer<'a>>,
+}
+
+/// A container that ended, in [`LiveSnapshot`].
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct EndedContainer<'a> {
+    id: &'a str,
+    name: Option<&'a str>,
+    /// When, in milliseconds since 1970.
+    ended_unix_ms: Option<u64>,
+    verdict: &'a Verdict,
 }
 
 /// The machine in [`LiveSnapshot`]. CPUs, bytes, and bytes per second.
@@ -56,6 +70,24 @@ pub(crate) struct LiveContainer<'a> {
     /// Over all disks it uses.
     disk_read: u64,
     disk_write: u64,
+    /// What its quota held back; none where it has no quota.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_throttled: Option<f64>,
+    /// Parts of the last seconds that a task waited; none where the kernel does not count it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_pressure: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_pressure: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    io_pressure: Option<f64>,
+    /// Memory that was reclaimed and came back, a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_refault: Option<u64>,
+    /// How often the kernel killed in it so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oom_kills: Option<u64>,
+    /// How it is doing, why, and what helps.
+    verdict: &'a Verdict,
 }
 
 /// `event: alert` of the stream.
@@ -90,12 +122,23 @@ impl<'a> From<&'a AgentSnapshot> for LiveSnapshot<'a> {
                 alerts: lasting_alerts(snapshot).count(),
             },
             containers: snapshot.containers.iter().map(live_container).collect(),
+            ended: snapshot.ended.iter().map(ended_container).collect(),
         }
+    }
+}
+
+fn ended_container(container: &elbowroom_client::api::ContainerView) -> EndedContainer<'_> {
+    EndedContainer {
+        id: &container.id,
+        name: container.name.as_deref(),
+        ended_unix_ms: container.ended_unix_ms,
+        verdict: &container.verdict,
     }
 }
 
 fn live_container(container: &elbowroom_client::api::ContainerView) -> LiveContainer<'_> {
     let view = &container.view;
+    let pressure = container.memory.as_ref().map(|status| status.pressure);
     LiveContainer {
         id: &container.id,
         name: container.name.as_deref(),
@@ -111,6 +154,13 @@ fn live_container(container: &elbowroom_client::api::ContainerView) -> LiveConta
         memory_lent: container.memory.as_ref().map(|status| status.lent.get()),
         disk_read: container.disk.iter().map(|status| status.rbps).sum(),
         disk_write: container.disk.iter().map(|status| status.wbps).sum(),
+        cpu_throttled: container.cpu_throttled_millicpu.map(cpus),
+        cpu_pressure: container.cpu_pressure,
+        memory_pressure: pressure.and_then(|pressure| pressure.memory_some),
+        io_pressure: pressure.and_then(|pressure| pressure.io_some),
+        memory_refault: pressure.map(|pressure| pressure.refault.get()),
+        oom_kills: pressure.map(|pressure| pressure.oom_kill),
+        verdict: &container.verdict,
     }
 }
 

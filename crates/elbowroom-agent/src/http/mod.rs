@@ -11,6 +11,7 @@
 
 mod access;
 mod agent;
+pub mod forward;
 mod listen;
 mod live;
 #[cfg(test)]

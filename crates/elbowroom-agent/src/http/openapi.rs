@@ -38,7 +38,7 @@ const STREAM: &str = "Server-sent events: `snapshot` (Live) once a second, `chan
 #[rustfmt::skip]
 const OPERATIONS: &[ApiOperation] = &[
     get("/api/v1/status", "The agent itself.", json_answer::<AgentStatus>, NEEDS_AGENT),
-    get("/api/v1/containers", "Every container: what it sees, what it used.", json_answer::<Vec<ContainerView>>, NEEDS_AGENT),
+    get("/api/v1/containers", "Every container: what it sees, what it used, how it is doing.", json_answer::<Vec<ContainerView>>, &[400, UNAVAILABLE]),
     get("/api/v1/containers/{id}", "One container.", json_answer::<ContainerView>, NEEDS_CONTAINER),
     get("/api/v1/containers/{id}/explain", "Why it sees what it sees.", json_answer::<Explanation>, NEEDS_CONTAINER),
     get("/api/v1/disks", "The governed disks.", json_answer::<DisksReport>, NEEDS_AGENT),
@@ -96,6 +96,10 @@ fn parameters(path: &str) -> Vec<Value> {
     let id =
         "Identifier, a beginning of it that no other has, name, or cgroup path with its slashes escaped.";
     match path {
+        "/api/v1/containers" => {
+            let flag = json!({"type": "boolean", "default": false});
+            vec![parameter("all", "query", flag, "Also the containers that ended within the last hour.")]
+        }
         "/api/v1/history" => vec![
             parameter("container", "query", string, "A container; without it the node."),
             parameter(

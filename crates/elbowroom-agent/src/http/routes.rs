@@ -43,10 +43,7 @@ pub(crate) fn router(source: Arc<dyn SnapshotSource>) -> Router {
             "/status",
             get(async |desk: StateExtractor| cached_part(&desk, |m| json_bytes(&m.snapshot.status))),
         )
-        .route(
-            "/containers",
-            get(async |desk: StateExtractor| cached_part(&desk, RenderedSnapshot::containers)),
-        )
+        .route("/containers", get(containers))
         .route("/containers/{id}", get(container))
         .route("/containers/{id}/explain", get(explain))
         .route("/containers/{id}/attach", post(attach))
@@ -122,15 +119,36 @@ async fn metrics(State(desk): StateExtractor) -> Result<Response, HttpError> {
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], newest(&desk)?.metrics()).into_response())
 }
 
+/// The query of `/api/v1/containers`.
+#[derive(Debug, Deserialize)]
+struct ContainersParams {
+    /// Also those that ended within the last hour.
+    #[serde(default)]
+    all: bool,
+}
+
+async fn containers(
+    State(desk): StateExtractor,
+    asked: Result<Query<ContainersParams>, QueryRejection>,
+) -> Result<Response, HttpError> {
+    let asked = asked.map_err(|error| HttpError::new(StatusCode::BAD_REQUEST, error.body_text()))?;
+    cached_part(&desk, |moment| match asked.all {
+        false => moment.containers(),
+        true => {
+            json_bytes(&moment.snapshot.containers.iter().chain(&moment.snapshot.ended).collect::<Vec<_>>())
+        }
+    })
+}
+
 type PathId = Result<Path<String>, PathRejection>;
 
 async fn container(State(desk): StateExtractor, id: PathId) -> Result<Response, HttpError> {
     let moment = newest(&desk)?;
-    Ok(json(json_bytes(find(&moment.snapshot.containers, &path_name(id)?)?)))
+    Ok(json(json_bytes(find_any(&moment, &path_name(id)?)?)))
 }
 
 async fn explain(State(desk): StateExtractor, id: PathId) -> Result<Response, HttpError> {
-    let id = find(&newest(&desk)?.snapshot.containers, &path_name(id)?)?.id.clone();
+    let id = find_any(&*newest(&desk)?, &path_name(id)?)?.id.clone();
     Ok(json(json_bytes(&desk.source.explain(id).await?)))
 }
 
@@ -247,6 +265,12 @@ fn find<'a>(containers: &'a [ContainerView], name: &str) -> Result<&'a Container
             Err(HttpError::new(StatusCode::CONFLICT, message))
         }
     }
+}
+
+/// The same, and where none runs that is called so, one that ended within the last hour.
+fn find_any<'a>(moment: &'a RenderedSnapshot, name: &str) -> Result<&'a ContainerView, HttpError> {
+    let snapshot = &moment.snapshot;
+    find(&snapshot.containers, name).or_else(|refusal| find(&snapshot.ended, name).map_err(|_| refusal))
 }
 
 fn not_found(name: &str) -> HttpError {

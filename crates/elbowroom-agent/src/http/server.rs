@@ -24,10 +24,13 @@ use tokio_rustls::TlsAcceptor;
 
 /// Its unix socket, below the run directory.
 pub(crate) const API_SOCKET: &str = "api.sock";
+/// How the dashboard is opened, as the log says it.
+const OPEN: &str = "`elbowroom dashboard` opens it in a browser";
 /// How long after a port was taken it is asked for again.
 const BIND_RETRY: Duration = Duration::from_secs(5);
 /// What this process may have at most. A thousand busy containers' history is 150 MB, and every client some kilobytes.
-const RESOURCE_LIMITS: ProcessRlimits = ProcessRlimits { files: 1_024, data: 512 << 20, forks: false };
+pub(super) const RESOURCE_LIMITS: ProcessRlimits =
+    ProcessRlimits { files: 1_024, data: 512 << 20, forks: false };
 /// The system calls of a server, beside those of every program.
 const SERVER_CALLS: &[i64] = &[
     libc::SYS_accept4,
@@ -95,9 +98,11 @@ fn listen_unix(run_dir: &Path, group: &str) -> Result<UnixListener> {
         unix_socket::listen(&path, mode, gid).with_context(|| format!("listening on {}", path.display()))?;
     listener.set_nonblocking(true)?;
     match gid {
-        Some(_) => tracing::info!(socket = %path.display(), group, "serving the API"),
+        Some(_) => {
+            tracing::info!(socket = %path.display(), group, "serving the API and the dashboard; {OPEN}")
+        }
         None => {
-            tracing::info!(socket = %path.display(), because = format!("no group {group}"), "serving the API for root only")
+            tracing::info!(socket = %path.display(), because = format!("no group {group}"), "serving the API and the dashboard for root only; {OPEN}")
         }
     }
     Ok(listener)
@@ -144,12 +149,17 @@ fn drop_privileges(run_dir: &Path) -> Result<()> {
     std::env::set_current_dir(run_dir).with_context(|| run_dir.display().to_string())?;
     privilege::drop_privileges(privilege::unprivileged_user(), RESOURCE_LIMITS)
         .context("giving up root's rights")?;
+    allow_server_calls()
+}
+
+/// Lets this process make the system calls of a server and no other. It must have set `no_new_privs`.
+pub(super) fn allow_server_calls() -> Result<()> {
     match allow_only(&[COMMON_CALLS, SERVER_CALLS]) {
         // Its numbers are not known here.
         Err(rustix::io::Errno::NOSYS) => {
             tracing::warn!(
                 because = "no list for this architecture",
-                "the API server runs without a seccomp filter"
+                "this server runs without a seccomp filter"
             );
             Ok(())
         }

@@ -169,6 +169,7 @@ fn same_condition(a: &AlertView, b: &AlertView) -> bool {
 
 fn container_point(container: &ContainerView) -> HistoryPoint {
     let (view, status) = (&container.view, container.memory.as_ref());
+    let pressure = status.map(|status| status.pressure);
     let sum = |rate: fn(&elbowroom_govern::disk::ContainerDiskStatus) -> u64| {
         Some(container.disk.iter().map(rate).sum::<u64>() as f64)
     };
@@ -185,6 +186,12 @@ fn container_point(container: &ContainerView) -> HistoryPoint {
         .with(HistorySeries::DiskWrite, sum(|s| s.wbps))
         .with(HistorySeries::MemoryLent, status.map(|s| s.lent.get() as f64))
         .with(HistorySeries::MemoryEntitlement, status.map(|s| s.entitlement.get() as f64))
+        .with(HistorySeries::CpuThrottled, container.cpu_throttled_millicpu.map(cpus))
+        .with(HistorySeries::CpuPressure, container.cpu_pressure)
+        .with(HistorySeries::MemoryPressure, pressure.and_then(|p| p.memory_some))
+        .with(HistorySeries::IoPressure, pressure.and_then(|p| p.io_some))
+        .with(HistorySeries::MemoryRefault, pressure.map(|p| p.refault.get() as f64))
+        .with(HistorySeries::OomKills, pressure.map(|p| p.oom_kill as f64))
 }
 
 /// The machine: what it has for bounds, what is used of it, and what its containers have together.

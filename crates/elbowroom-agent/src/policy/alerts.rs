@@ -29,6 +29,8 @@ use std::path::{Path, PathBuf};
 const CHECK_INTERVAL: Micros = Micros::secs(1);
 /// A finding is over when it was not there in so many looks: counters that grow now and then are not over in between.
 const CLEAR_AFTER_RUNS: u32 = 2;
+/// What verdicts tell of within a second, by the same counters; see [`super::verdicts`].
+const VERDICT_CHECKS: [&str; 2] = ["oom-killed", "cpu-throttled"];
 /// Containers named in an alert about a finding, and lines of evidence in any.
 const MAX_NAMED_CONTAINERS: usize = 3;
 const MAX_EVIDENCE_LINES: usize = 16;
@@ -216,7 +218,8 @@ impl DoctorFindings {
         };
         (self.report.problem, self.report.cpu_usec) = (None, cpu.get());
         let mut by_check: BTreeMap<&str, Vec<&DoctorFinding>> = BTreeMap::new();
-        for finding in findings.iter().filter(|f| is_harmful(f) && !self.is_exempt(f)) {
+        let is_told = |f: &&DoctorFinding| is_harmful(f) && !VERDICT_CHECKS.contains(&f.check.as_str());
+        for finding in findings.iter().filter(is_told).filter(|f| !self.is_exempt(f)) {
             by_check.entry(&finding.check).or_default().push(finding);
         }
         let mut alerts = Vec::new();

@@ -29,10 +29,14 @@ impl PolicyLoop {
     ) {
         let response = match request {
             ControlRequest::List => ControlResponse::List(self.describe_all()),
+            ControlRequest::Ended => ControlResponse::List(self.ended_containers()),
             ControlRequest::Show(name) => {
                 match self.find(&name).and_then(|id| self.describe_or_gone(id, &name)) {
                     Ok(view) => ControlResponse::Container(Box::new(view)),
-                    Err(error) => ControlResponse::Error(error),
+                    Err(error) => match self.verdicts.ended.find(&name) {
+                        Some(last) => ControlResponse::Container(Box::new(last.container.clone())),
+                        None => ControlResponse::Error(error),
+                    },
                 }
             }
             ControlRequest::Explain(name) => match self.explain(&name) {
@@ -77,6 +81,7 @@ impl PolicyLoop {
                 node: self.node.view(),
                 status: self.status(),
                 containers: self.describe_all(),
+                ended: self.ended_containers(),
                 disks: self.disks_report(),
                 memory: self.memory_report(),
                 changes: self.recent_changes(),
@@ -200,9 +205,14 @@ impl PolicyLoop {
             view: *view,
             usage: resident.usage,
             cpu_used_millicpu: resident.cpu_used_millicpu,
+            cpu_throttled_millicpu: resident.cpu_throttled_millicpu,
+            cpu_pressure: (resident.facts.has_pressure != 0)
+                .then(|| f64::from(resident.facts.pressure[0].some.avg10) / 10_000.0),
             disk: self.disk.container_statuses(id, false),
             memory: self.memory.container_status(id, false),
             probe: self.probes.view(id, timer::now()),
+            verdict: resident.verdict.clone(),
+            ended_unix_ms: None,
         })
     }
 
@@ -217,12 +227,21 @@ impl PolicyLoop {
     }
 
     fn explain(&self, name: &str) -> Result<Explanation, String> {
-        let id = self.find(name)?;
-        let container = self.describe_or_gone(id, name)?;
-        let explain =
-            self.views.explain(id).ok_or_else(|| format!("container {} is gone", printable_name(name)))?;
+        let found = self.find(name);
+        match (found, self.verdicts.ended.find(name)) {
+            (Ok(id), _) => self
+                .explain_container(id)
+                .ok_or_else(|| format!("container {} is gone", printable_name(name))),
+            (Err(_), Some(last)) => Ok(last.clone()),
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    /// What is known of a container; `None` where it is gone.
+    pub(super) fn explain_container(&self, id: CgroupId) -> Option<Explanation> {
+        let (container, explain) = (self.describe(id)?, self.views.explain(id)?);
         let (disk, memory) = (self.disk.container_statuses(id, true), self.memory.container_status(id, true));
-        Ok(Explanation { container, explain, disk, memory, over_quota: self.quotas.of(id) })
+        Some(Explanation { container, explain, disk, memory, over_quota: self.quotas.of(id) })
     }
 
     fn describe_all(&self) -> Vec<ContainerView> {
@@ -234,7 +253,9 @@ impl PolicyLoop {
     }
 
     fn memory_report(&self) -> MemoryReport {
-        self.memory.report(|alert| self.alerts.view_of(alert))
+        let verdict =
+            |id| self.containers.get(&id).map(|resident| resident.verdict.clone()).unwrap_or_default();
+        self.memory.report(|alert| self.alerts.view_of(alert), verdict)
     }
 
     fn status(&self) -> AgentStatus {

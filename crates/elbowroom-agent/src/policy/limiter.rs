@@ -37,7 +37,7 @@ fn is_stale(ordered: Micros) -> bool {
 enum LimiterJob {
     /// Put a limit on.
     Cap { cap: Cap, path: String, weights: Option<IoWeightMechanism> },
-    /// Protect, reclaim, hold or release a container's memory.
+    /// Protect or reclaim a container's memory.
     Memory { order: memory::MemoryOrder, path: String },
     /// The container is gone: nothing of ours is there any more.
     Forget(CgroupId),
@@ -234,8 +234,6 @@ impl LimiterWorker {
                 OrderCompletion { now: timer::now(), group, what, outcome, reclaimed: Bytes::ZERO }
             }
             memory::MemoryOrder::Reclaim(reclaim) => self.actuator.reclaim(&mut self.leases, reclaim, &path),
-            memory::MemoryOrder::Lease(lease) => self.actuator.lease(&mut self.leases, lease, &path),
-            memory::MemoryOrder::Release(group) => self.actuator.release(&mut self.leases, *group),
             memory::MemoryOrder::ViewCeiling(_) | memory::MemoryOrder::Alert(_) => return,
         };
         let user = self.actuator.user_limits(&self.leases, &path);
@@ -277,7 +275,7 @@ impl LimiterWorker {
     }
 
     fn heartbeat(&mut self) {
-        self.actuator.expire(&mut self.leases, timer::now());
+        self.actuator.expire(&mut self.leases);
         if !self.leases.heartbeat().is_empty() {
             self.actuator.clear();
             for (group, path) in std::mem::take(&mut self.protected) {

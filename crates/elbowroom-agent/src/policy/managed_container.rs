@@ -6,6 +6,7 @@ use crate::view_server::slots::SlotHandle;
 use elbowroom_linux::view_page::ViewPage;
 use elbowroom_types::sample::Usage;
 use elbowroom_types::unit::Micros;
+use elbowroom_types::verdict::Verdict;
 use elbowroom_view::pages::mapped::MappedView;
 use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use elbowroom_view::rules::View;
@@ -114,9 +115,12 @@ pub(super) struct ManagedContainer {
     pub(super) cpu_at_refresh: Micros,
     /// Until when pages count as being read.
     pub(super) hot_until: Micros,
-    /// CPU time at the beginning of the running one-second window, and that of the last one.
-    window: (Micros, Micros),
+    /// When the running one-second window began, and what was used by then.
+    window: (Micros, Usage),
     pub(super) cpu_used_millicpu: u64,
+    pub(super) cpu_throttled_millicpu: Option<u64>,
+    /// How it is doing, as it was judged last.
+    pub(super) verdict: Verdict,
 }
 
 impl ManagedContainer {
@@ -143,8 +147,10 @@ impl ManagedContainer {
             refreshed: Micros::ZERO,
             cpu_at_refresh: Micros::ZERO,
             hot_until: Micros::ZERO,
-            window: (Micros::ZERO, Micros::ZERO),
+            window: (Micros::ZERO, Usage::default()),
             cpu_used_millicpu: 0,
+            cpu_throttled_millicpu: None,
+            verdict: Verdict::default(),
         }
     }
 
@@ -164,15 +170,23 @@ impl ManagedContainer {
         }
     }
 
-    /// Keeps `cpu_used_millicpu` at what was used over the last full second.
+    /// Keeps `cpu_used_millicpu` and `cpu_throttled_millicpu` at what they were over the last full second.
     pub(super) fn update_cpu_used(&mut self, now: Micros) {
-        let (since, used) = self.window;
+        let (since, before) = self.window;
         let elapsed = now.saturating_sub(since);
         if since == Micros::ZERO {
-            self.window = (now, self.usage.cpu);
+            self.window = (now, self.usage);
         } else if elapsed >= Micros::secs(1) {
-            self.cpu_used_millicpu = self.usage.cpu.saturating_sub(used).get() * 1_000 / elapsed.get();
-            self.window = (now, self.usage.cpu);
+            let millicpu = |after: Micros, before: Micros| {
+                after.saturating_sub(before).get().saturating_mul(1_000) / elapsed.get()
+            };
+            self.cpu_used_millicpu = millicpu(self.usage.cpu, before.cpu);
+            // A quota that is new has counted nothing before.
+            self.cpu_throttled_millicpu = self
+                .usage
+                .throttled
+                .map(|after| before.throttled.map_or(0, |before| millicpu(after, before)));
+            self.window = (now, self.usage);
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::config::AgentConfig;
 use anyhow::Result;
 use elbowroom_client::api::{AlertView, ContainerMemory, ContainerRef, MemoryGovernorStats, MemoryReport};
 use elbowroom_govern::GovernorMode;
-use elbowroom_govern::memory::{ContainerMemoryStatus, MemoryGovernor, PressureNotices};
+use elbowroom_govern::memory::{ContainerMemoryStatus, MemoryGovernor, PoolView, PressureNotices};
 use elbowroom_linux::cgroup::CgroupLayout;
 use elbowroom_linux::memory::MemoryReader;
 use elbowroom_linux::root::Root;
@@ -18,8 +18,10 @@ use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::{
     GroupMemory, MemoryOrder, MemoryTick, NodeMemory, OrderCompletion, OrderOutcome, ViewCeiling,
 };
+use elbowroom_types::probe::Colour;
 use elbowroom_types::sample::{CgroupProperties, HostEvent, Usage};
-use elbowroom_types::unit::Micros;
+use elbowroom_types::unit::{Bytes, Micros};
+use elbowroom_types::verdict::Verdict;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -218,10 +220,28 @@ impl MemoryEnforcer {
         Some(status)
     }
 
+    /// What a container uses and its entitlement, where the memory around it is short, a neighbour needs some, and it does not.
+    pub(super) fn over_entitlement(&self, group: CgroupId, path: &str) -> Option<(Bytes, Bytes)> {
+        let around = |pool: &&PoolView| {
+            pool.path == "/" || path.strip_prefix(&pool.path).is_some_and(|rest| rest.starts_with('/'))
+        };
+        self.memory.pools().iter().filter(around).find(|pool| pool.short && pool.needers > 0)?;
+        let status = self.memory.status(group).filter(|status| status.colour != Colour::Red)?;
+        Some((status.usage, status.entitlement))
+    }
+
     /// Answer to `Request::MemoryGovernor`.
-    pub(super) fn report(&self, name: impl Fn(Alert) -> AlertView) -> MemoryReport {
+    pub(super) fn report(
+        &self,
+        name: impl Fn(Alert) -> AlertView,
+        verdict: impl Fn(CgroupId) -> Verdict,
+    ) -> MemoryReport {
         let one = |(id, container): (&CgroupId, &ContainerRef)| {
-            Some(ContainerMemory { container: container.clone(), status: self.container_status(*id, false)? })
+            Some(ContainerMemory {
+                container: container.clone(),
+                status: self.container_status(*id, false)?,
+                verdict: verdict(*id),
+            })
         };
         MemoryReport {
             mode: self.mode,
@@ -277,8 +297,6 @@ impl MemoryEnforcer {
             }
             MemoryOrder::Protect(protect) => protect.group,
             MemoryOrder::Reclaim(reclaim) => reclaim.group,
-            MemoryOrder::Lease(lease) => lease.group,
-            MemoryOrder::Release(group) => *group,
         };
         let Some(path) = self.paths.get(&group).cloned() else { return Vec::new() };
         tracing::debug!(container = path, ?order, "decided about memory");

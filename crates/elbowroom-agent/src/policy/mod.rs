@@ -8,12 +8,14 @@ mod alerts;
 mod attaching;
 mod control;
 mod control_requests;
+mod deaths;
 mod disk;
 mod disk_capacities;
 mod doctor;
 mod event_pipeline;
 mod facts;
 mod io_limit_overlay;
+mod judging;
 mod label_overrides;
 mod limiter;
 mod loadavg;
@@ -31,6 +33,7 @@ mod recent_changes;
 mod recorder_thread;
 mod relabelling;
 mod user_limit_overlay;
+mod verdicts;
 
 use elbowroom_client::control::FEED_SOCKET;
 
@@ -203,7 +206,8 @@ fn open_policy_loop(
             ProbeRegistry::open(config.probes.clone(), &probes::socket_path(run_dir), tell, Some(wake))
         }
     };
-    let governors = (disk, memory, alerts);
+    let verdicts = verdicts::VerdictWatch::open().context("opening the cgroup hierarchies")?;
+    let governors = (disk, memory, alerts, verdicts);
     Ok(PolicyLoop::new(config.clone(), run_dir.to_owned(), sensor, publisher, mounter, governors, probes))
 }
 

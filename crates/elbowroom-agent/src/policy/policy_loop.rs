@@ -11,6 +11,7 @@ use super::node_meter::NodeMeter;
 use super::pressure_notifier::{PressureNotifier, PressureTarget};
 use super::quotas::QuotaWatch;
 use super::recent_changes::RecentChanges;
+use super::verdicts::VerdictWatch;
 use crate::config::AgentConfig;
 use crate::probes::{ProbeEvent, ProbeRegistry};
 use crate::view_server::publisher::Publisher;
@@ -72,6 +73,7 @@ pub(super) struct PolicyLoop {
     pub(super) pressure_notifier: PressureNotifier,
     pub(super) alerts: AlertDispatcher,
     pub(super) quotas: QuotaWatch,
+    pub(super) verdicts: VerdictWatch,
     pub(super) probes: ProbeRegistry,
     pub(super) pipeline: EventPipeline,
     pub(super) node: NodeMeter,
@@ -95,7 +97,7 @@ impl PolicyLoop {
         sensor: Sensor,
         publisher: Publisher,
         (mounter, ahead): (mpsc::Sender<MountJob>, mpsc::SyncSender<(PathBuf, Vec<MountSurface>)>),
-        (disk, memory, alerts): (DiskEnforcer, MemoryEnforcer, AlertDispatcher),
+        (disk, memory, alerts, verdicts): (DiskEnforcer, MemoryEnforcer, AlertDispatcher, VerdictWatch),
         voices: ProbeRegistry,
     ) -> Self {
         Self {
@@ -115,6 +117,7 @@ impl PolicyLoop {
             memory,
             alerts,
             quotas: QuotaWatch::default(),
+            verdicts,
             probes: voices,
             node: NodeMeter::default(),
             recent_changes: RecentChanges::new(),
@@ -230,6 +233,7 @@ impl PolicyLoop {
             self.disk.on_measured(timer::now().saturating_sub(begin), events.is_some());
             self.apply(&events.unwrap_or_default());
         }
+        self.check_kills(now);
         if let Some(event) = self.memory.measure(now) {
             self.apply(&[event]);
         }
@@ -245,6 +249,7 @@ impl PolicyLoop {
                 self.containers.iter().filter_map(|(id, resident)| self.at_lower_bound(*id, resident));
             let squeezed = squeezed.collect();
             self.check_quotas(now);
+            self.check_verdicts(now);
             self.alerts.check_node(now, NodeObservation { at_lower_bound: squeezed, ..seen });
         }
         self.alerts.deliver(now);
@@ -328,6 +333,11 @@ impl PolicyLoop {
     /// then views, then, as governors may know it, disks and memory.
     pub(super) fn apply(&mut self, events: &[HostEvent]) {
         for event in events {
+            if let HostEvent::Gone(id) = event
+                && self.containers.contains_key(id)
+            {
+                self.remember_end(*id, timer::now());
+            }
             if let Some(id) =
                 self.pipeline.ungoverned_group(event).filter(|id| self.disk.container_name(*id).is_some())
             {

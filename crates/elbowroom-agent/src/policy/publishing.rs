@@ -91,6 +91,7 @@ impl PolicyLoop {
         self.containers
             .insert(group.id, ManagedContainer::new(group.path.clone(), slot, facts, times, attach, page));
         self.probes.add_container(group.id, &group.path, container);
+        self.verdicts.add(group, container, self.ticks > 0, timer::now());
         if self.config.containers.view_refusal(container).is_none() {
             let _ = self.prefetch.try_send((self.view_dir(group.id), self.surfaces()));
         }

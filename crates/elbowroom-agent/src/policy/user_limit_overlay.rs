@@ -25,7 +25,6 @@ struct GroupOverlay {
     /// The last values of ours that were ordered: they may be read before it is told that they are in force.
     low: Option<Limit<Bytes>>,
     min: Option<Limit<Bytes>>,
-    high: Option<Limit<Bytes>>,
     soft: Option<Limit<Bytes>>,
 }
 
@@ -64,13 +63,7 @@ impl UserLimitOverlay {
                 (mask.low, mask.min) = (Some(Limit::At(protect.low)), Some(Limit::At(protect.min)));
                 mask.soft = Some(protect.soft);
             }
-            MemoryOrder::Lease(lease) => {
-                self.groups.entry(lease.group).or_default().high = Some(Limit::At(lease.high))
-            }
-            MemoryOrder::Reclaim(_)
-            | MemoryOrder::Release(_)
-            | MemoryOrder::ViewCeiling(_)
-            | MemoryOrder::Alert(_) => {}
+            MemoryOrder::Reclaim(_) | MemoryOrder::ViewCeiling(_) | MemoryOrder::Alert(_) => {}
         }
     }
 
@@ -97,7 +90,6 @@ impl GroupOverlay {
         CgroupSettings {
             memory_low: pick(raw.memory_low, self.user.memory_low, self.low, self.published.memory_low),
             memory_min: pick(raw.memory_min, self.user.memory_min, self.min, self.published.memory_min),
-            memory_high: pick(raw.memory_high, self.user.memory_high, self.high, self.published.memory_high),
             memory_soft: pick(raw.memory_soft, self.user.memory_soft, self.soft, self.published.memory_soft),
             ..*raw
         }

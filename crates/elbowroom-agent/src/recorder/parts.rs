@@ -49,7 +49,11 @@ pub(crate) fn join(parts: &[Part]) -> Result<AgentSnapshot> {
             name: container.name.clone(),
             path: container.path.clone(),
         };
-        Some(ContainerMemory { container: named, status: container.memory.clone()? })
+        Some(ContainerMemory {
+            container: named,
+            status: container.memory.clone()?,
+            verdict: container.verdict.clone(),
+        })
     };
     snapshot.memory.containers = snapshot.containers.iter().filter_map(memory).collect();
     Ok(snapshot)

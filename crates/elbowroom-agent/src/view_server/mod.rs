@@ -43,6 +43,7 @@ mod answer_threads;
 mod budget;
 mod deferred;
 pub mod host_files;
+pub mod image;
 mod notifier;
 pub mod pages;
 pub(crate) mod policy_silence;

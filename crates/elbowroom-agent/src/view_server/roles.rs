@@ -7,9 +7,11 @@
 //! descriptor is inherited instead.
 
 use crate::view_server::FuseError;
+use crate::view_server::slots::{ShutdownMode, Slots};
 use elbowroom_linux::lease;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -199,13 +201,15 @@ pub(crate) struct AgentOptions {
     pub api: bool,
     /// How long the policy process may take to detach all containers when the agent stops.
     pub stop_deadline: Duration,
+    /// Whether the agent is a container ([`crate::view_server::image`]), which ends with its supervisor.
+    pub contained: bool,
 }
 
 impl AgentOptions {
     /// See the fields.
     pub fn new(run_dir: PathBuf, policy_args: &[OsString], api: bool, stop_deadline: Duration) -> Self {
         let policy_args = policy_args.iter().map(|arg| arg.as_bytes().to_vec()).collect();
-        Self { run_dir, policy_args, api, stop_deadline }
+        Self { run_dir, policy_args, api, stop_deadline, contained: false }
     }
 
     pub(crate) fn already_running(&self, role: AgentRole, pid: Option<Pid>) -> FuseError {
@@ -399,6 +403,12 @@ impl Handover {
         if self.role_lock.holder(AgentRole::Supervisor).is_some() {
             return Ok(());
         }
+        if self.options.contained {
+            // The new one stops what is left of the agent, and a pipe to the engine is not held open meanwhile.
+            Slots::open(self.slots.try_clone().map_err(FuseError::io("duplicating", "slots"))?)?
+                .set_shutdown_mode(ShutdownMode::Stop);
+            close_output();
+        }
         let mut child = self.spawn(AgentRole::Supervisor)?;
         let pid = Pid::from_child(&child);
         tracing::warn!(
@@ -412,6 +422,14 @@ impl Handover {
         let status = child.wait().map_err(FuseError::io("waiting for", "supervisor"))?;
         tracing::debug!(%status, "supervisor ended");
         Ok(())
+    }
+}
+
+/// Standard output and error of this process go nowhere from now on.
+fn close_output() {
+    if let Ok(null) = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        let _ = rustix::stdio::dup2_stdout(&null);
+        let _ = rustix::stdio::dup2_stderr(&null);
     }
 }
 

@@ -8,9 +8,10 @@ use crate::checks::measures::{
     MIB, RESERVABLE, loses_cache_to_host, own_protection, protected_memory, total_protected,
     unreserved_containers, whole_mib,
 };
-use elbowroom_types::container::ContainerEngine;
+use elbowroom_types::container::display_name;
 use elbowroom_types::finding::{CPU_PERIOD, FileWrite, FindingFix, UnitProperty, cpu_percent};
-use elbowroom_types::unit::{Bytes, Limit, Percent};
+use elbowroom_types::resource_command::{ResourceSetting, engine_command, plain_command, unit_property};
+use elbowroom_types::unit::{Bytes, Limit, Millicpu, Percent};
 use std::cell::LazyCell;
 
 /// A new value for one of a cgroup's files; `None` where it has no such file, or says so already.
@@ -23,74 +24,49 @@ pub(crate) fn cgroup_write(
     let (from, to) = (group.text(file)?.to_owned(), to.to_string());
     let capped = ["memory.max", "memory.high", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"];
     let in_use = capped.contains(&file).then(|| group.file(controller, group.usage_file()));
-    let unit = unit_property(group, file, [&from, &to]);
+    let unit = unit_of(group, file, [&from, &to]);
     (from != to).then(|| FileWrite { file: group.file(controller, file), from, to, unit, in_use })
 }
 
-/// The unit and property behind a file, where the system's manager made the cgroup. Its units are in slices only: what is below
-/// a scope or a service is a user's or a container's own, and may have the name of a unit of the system.
-fn unit_property(group: &CgroupFacts, file: &str, values: [&str; 2]) -> Option<UnitProperty> {
-    let (around, unit) = group.path.rsplit_once('/')?;
-    let in_slices = around.split('/').skip(1).all(|name| name.ends_with(".slice"));
-    let suffixed = [".scope", ".slice", ".service"].iter().any(|s| unit.ends_with(s));
+/// The unit and property behind a file, where the system's manager made the cgroup and can write both values.
+fn unit_of(group: &CgroupFacts, file: &str, values: [&str; 2]) -> Option<UnitProperty> {
     let usual_period = group.number("cpu.cfs_period_us").is_none_or(|period| period == CPU_PERIOD);
-    let name = match file {
-        "memory.low" => "MemoryLow",
-        "memory.max" => "MemoryMax",
-        "memory.high" => "MemoryHigh",
-        "memory.swap.max" => "MemorySwapMax",
-        "memory.limit_in_bytes" => "MemoryLimit",
-        "cpu.max" | "cpu.cfs_quota_us"
-            if usual_period && values.iter().all(|value| cpu_percent(value).is_some()) =>
-        {
-            "CPUQuota"
-        }
-        "cpu.weight" => "CPUWeight",
-        "cpu.shares" => "CPUShares",
-        "pids.max" => "TasksMax",
-        _ => return None,
-    };
-    (in_slices && suffixed).then(|| UnitProperty { unit: unit.to_owned(), name: name.to_owned() })
+    let whole = || usual_period && values.iter().all(|value| cpu_percent(value).is_some());
+    unit_property(&group.path, file).filter(|property| property.name != "CPUQuota" || whole())
 }
 
 /// What a person types for one write.
 fn command(group: &CgroupFacts, write: &FileWrite) -> String {
-    let file = write.file.rsplit('/').next().unwrap_or_default();
-    match docker_name(group) {
-        Some(name) if matches!(file, "memory.low" | "memory.soft_limit_in_bytes") => {
-            format!("docker update --memory-reservation {} {name}", write.to)
+    resource_setting(group, write)
+        .and_then(|setting| tool_command(group, &setting))
+        .unwrap_or_else(|| plain_command(write))
+}
+
+/// The command of the tool that made the container, where it keeps the setting.
+fn tool_command(group: &CgroupFacts, setting: &ResourceSetting) -> Option<String> {
+    let container = group.container.as_ref()?;
+    engine_command(container.engine, &display_name(container), container.pod.as_ref(), setting)
+}
+
+/// The resource behind a write.
+fn resource_setting(group: &CgroupFacts, write: &FileWrite) -> Option<ResourceSetting> {
+    let number = |text: &str| text.parse::<u64>().ok();
+    let cpus = |quota: u64, period: u64| Millicpu(quota.saturating_mul(1_000) / period.max(1));
+    Some(match write.file.rsplit('/').next()? {
+        "memory.low" | "memory.soft_limit_in_bytes" => {
+            ResourceSetting::MemoryReservation(Bytes(number(&write.to)?))
         }
-        Some(name) if file == "pids.max" => format!("docker update --pids-limit {} {name}", write.to),
-        Some(name) if file == "cpu.shares" => format!("docker update --cpu-shares {} {name}", write.to),
-        _ => plain_command(write),
-    }
-}
-
-/// What a person types where no engine keeps the setting.
-pub(crate) fn plain_command(write: &FileWrite) -> String {
-    match &write.unit {
-        Some(p) => {
-            format!("systemctl set-property --runtime {} {}", shell_quoted(&p.unit), p.assignment(&write.to))
+        "pids.max" => ResourceSetting::Pids(number(&write.to)?),
+        "cpu.shares" => ResourceSetting::CpuShares(number(&write.to)?),
+        "cpu.cfs_quota_us" => {
+            ResourceSetting::Cpus(cpus(number(&write.to)?, group.number("cpu.cfs_period_us")?))
         }
-        None => format!("echo {} > {}", shell_quoted(&write.to), shell_quoted(&write.file)),
-    }
-}
-
-/// A word for the shell.
-pub(crate) fn shell_quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:,=+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
-
-/// What `docker` knows the container by.
-fn docker_name(group: &CgroupFacts) -> Option<String> {
-    let container = group.container.as_ref().filter(|c| c.engine == ContainerEngine::Docker)?;
-    let id: String = container.id.chars().take(12).collect();
-    Some(container.name.clone().filter(|_| container.pod.is_none()).unwrap_or(id))
+        "cpu.max" => {
+            let (quota, period) = write.to.split_once(' ')?;
+            ResourceSetting::Cpus(cpus(number(quota)?, number(period)?))
+        }
+        _ => return None,
+    })
 }
 
 /// One file of a cgroup.
@@ -245,15 +221,14 @@ pub(crate) fn raise_limit(facts: &HostFacts, group: &CgroupFacts, to: Bytes) -> 
     .into_iter()
     .flatten()
     .collect();
-    let commands = match docker_name(group) {
-        Some(name) => {
-            let swap = match (both_to, group.limit("memory.swap.max")) {
-                (Some(both), _) => both.get().to_string(),
-                (None, Some(Limit::At(swap))) => to.saturating_add(swap).get().to_string(),
-                (None, _) => "-1".to_owned(),
-            };
-            vec![format!("docker update --memory {} --memory-swap {swap} {name}", to.get())]
-        }
+    let with_swap = match (both_to, group.limit("memory.swap.max")) {
+        (Some(both), _) => Limit::At(both),
+        (None, Some(Limit::At(swap))) => Limit::At(to.saturating_add(swap)),
+        (None, _) => Limit::Max,
+    };
+    let setting = ResourceSetting::MemoryLimit { limit: to, with_swap: Some(with_swap) };
+    let commands = match tool_command(group, &setting) {
+        Some(command) => vec![command],
         None => writes.iter().map(plain_command).collect(),
     };
     Some(FindingFix { commands, writes })

@@ -1,6 +1,7 @@
 //! What several checks and fixes measure of a cgroup.
 
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
+pub(crate) use elbowroom_govern::verdict::whole_mib;
 use elbowroom_types::unit::{Bytes, Limit, Percent};
 
 /// Pages read back per second after reclaim had dropped them: below this, a program that starts or a log that is read.
@@ -72,11 +73,6 @@ pub(crate) fn protected_memory(facts: &HostFacts, group: &CgroupFacts) -> Bytes 
 /// What is kept for all containers together.
 pub(crate) fn total_protected(facts: &HostFacts) -> Bytes {
     facts.containers().map(|g| protected_memory(facts, g)).sum()
-}
-
-/// Rounded up to whole MiB, which every page size divides: the file then says what was written.
-pub(crate) fn whole_mib(bytes: Bytes) -> Bytes {
-    Bytes(bytes.get().div_ceil(MIB).saturating_mul(MIB))
 }
 
 /// And below this one the limit has nothing to do with what it loses.

@@ -13,9 +13,10 @@
 //! containers is never bounded; a limit that is there is never changed.
 
 use crate::checks::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
-use crate::checks::fixes::{cgroup_write, plain_command, shell_quoted};
+use crate::checks::fixes::cgroup_write;
 use crate::checks::measures::{tightest_own_limit, whole_mib};
 use elbowroom_types::finding::{FileWrite, FindingFix};
+use elbowroom_types::resource_command::{plain_command, shell_quoted};
 use elbowroom_types::unit::Bytes;
 use serde::{Deserialize, Serialize};
 

@@ -11,9 +11,10 @@
 //! swapped now would not fit.
 
 use crate::checks::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
-use crate::checks::fixes::{cgroup_write, plain_command, protect as keep_low};
+use crate::checks::fixes::{cgroup_write, protect as keep_low};
 use crate::checks::measures::{RESERVABLE, protected_memory, total_protected, whole_mib};
 use elbowroom_types::finding::{FileWrite, FindingFix};
+use elbowroom_types::resource_command::plain_command;
 use elbowroom_types::unit::{Bytes, Limit, Percent};
 use std::fmt;
 

@@ -14,7 +14,8 @@
 
 use crate::checks::facts::{CgroupFacts, HostFacts};
 use crate::checks::fixes::raise_limit;
-use crate::checks::measures::{REFAULT_RATE_THRESHOLD, refault_rate, tightest_own_limit, whole_mib};
+use crate::checks::measures::{REFAULT_RATE_THRESHOLD, refault_rate, tightest_own_limit};
+use elbowroom_govern::verdict::memory_need;
 use elbowroom_types::finding::FindingFix;
 use elbowroom_types::unit::Bytes;
 use serde::Serialize;
@@ -63,14 +64,13 @@ pub fn estimate_need(facts: &HostFacts, group: &CgroupFacts) -> LimitSizing {
     let comes_back = refault_rate(facts, group) >= REFAULT_RATE_THRESHOLD;
     let kept = if comes_back { cache } else { stat.active_file.min(cache) };
     let working_cache = kept.saturating_add(if comes_back { reread } else { Bytes::ZERO });
-    let sum = anon.saturating_add(other).saturating_add(working_cache);
     LimitSizing {
         anon,
         other,
         working_cache,
         idle_cache: cache.saturating_sub(kept),
         reread,
-        need: whole_mib(sum.saturating_add(Bytes(sum.get() / 10))),
+        need: memory_need(anon, other, working_cache),
         limit,
     }
 }

@@ -2,6 +2,7 @@
 //! `protect`.
 
 mod apply;
+mod deaths;
 mod fix;
 pub mod housekeeping;
 mod list;
@@ -171,15 +172,24 @@ pub fn doctor(args: &DoctorArgs, load: LoadSources) -> Result<ExitCode> {
 /// Says what is found, or mends it.
 fn report_or_fix(args: &DoctorArgs, facts: &HostFacts, journal: &Journal) -> Result<ExitCode> {
     let format = args.host.output.format;
-    let only = args.container.as_deref().map(|name| find_container(facts, name)).transpose()?;
-    let only = only.map(|group| group.path.clone());
+    let deaths = deaths::killed_and_gone(&args.host.state.run_dir, facts);
+    let find = |name: &str| {
+        let dead = deaths.iter().find(|death| death.container.as_deref() == Some(name));
+        match (find_container(facts, name), dead.and_then(|death| death.cgroup.clone())) {
+            (Ok(group), _) => Ok(group.path.clone()),
+            (Err(_), Some(path)) => Ok(path),
+            (Err(error), None) => Err(error),
+        }
+    };
+    let only = args.container.as_deref().map(find).transpose()?;
     let asked = |f: &DoctorFinding| only.as_ref().is_none_or(|path| f.cgroup.as_ref() == Some(path));
     if let Some(check) = &args.fix {
         let wanted =
             |f: &DoctorFinding| asked(f) && check.as_ref().map_or(is_harmful(f), |id| f.check == *id);
         return fix::apply_fixes(facts, journal, wanted, args.yes, format, &args.host.state.leases());
     }
-    let findings: Vec<DoctorFinding> = examine(facts).into_iter().filter(asked).collect();
+    let found = deaths::with_deaths(deaths, examine(facts));
+    let findings: Vec<DoctorFinding> = found.into_iter().filter(asked).collect();
     let healthy = !findings.iter().any(is_harmful);
     let text = match format {
         Format::Json => Visible::from(&json(&FindingsOutput {

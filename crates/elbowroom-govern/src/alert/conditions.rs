@@ -88,6 +88,13 @@ impl Conditions {
         Some(alert)
     }
 
+    /// Renews the words of an alert that lasts; `None` where they are the same, or there is none.
+    pub fn reword(&mut self, subject: &AlertSubject, text: &str) -> Option<Alert> {
+        let alert = self.conditions.get_mut(subject)?.alert.as_mut().filter(|alert| alert.text != text)?;
+        text.clone_into(&mut alert.text);
+        Some(alert.clone())
+    }
+
     /// What was not there at `now`, when everything that is there was told, is away: also what nobody can look at any more.
     pub fn clear_unseen(&mut self, now: Micros) -> Vec<Alert> {
         let unsaid = self.conditions.iter().filter(|(_, condition)| condition.last_seen < now);
@@ -190,6 +197,19 @@ mod tests {
         assert_eq!(there(6, Severity::Warning), None);
         let ended = alerts.clear(&subject, Micros::secs(60)).unwrap();
         assert_eq!((ended.severity, ended.until), (Severity::Critical, Some(Micros::secs(60))));
+    }
+
+    #[test]
+    fn the_words_of_an_alert_that_lasts_are_renewed_and_nothing_begins_by_that() {
+        let mut alerts = Conditions::default();
+        let subject = AlertSubject::node(AlertKind::Verdict);
+        assert_eq!(alerts.reword(&subject, "twice"), None, "there is none");
+        let say = || (Severity::Critical, "once".to_owned(), Vec::new());
+        alerts.raise(subject.clone(), Micros::secs(1), Micros::ZERO, say);
+        assert_eq!(alerts.reword(&subject, "once"), None);
+        let renewed = alerts.reword(&subject, "twice").unwrap();
+        assert_eq!((renewed.text.as_str(), renewed.since), ("twice", Micros::secs(1)));
+        assert_eq!(alerts.active().next().map(|alert| alert.text.as_str()), Some("twice"));
     }
 
     #[test]

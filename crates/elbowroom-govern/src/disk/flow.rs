@@ -42,11 +42,6 @@ impl Flow {
         self.zip(other, |a, b| (a - b).max(0.0))
     }
 
-    /// What this costs at `prices` per unit.
-    pub(super) fn cost_at(self, prices: Self) -> f64 {
-        self.0.iter().zip(prices.0).map(|(x, price)| x * price).sum()
-    }
-
     /// Operations of both kinds.
     pub(super) fn operations(self) -> f64 {
         self.0[RIOPS] + self.0[WIOPS]

@@ -34,8 +34,6 @@ pub struct DiskGovernor {
     remembered_capacities: BTreeMap<String, IoMax>,
     alerts: Conditions,
     last: Option<Micros>,
-    /// Time that every task of the machine waited for I/O, at the last tick.
-    io_stall_total: Option<Micros>,
 }
 
 /// A disk with the containers that use it.
@@ -71,7 +69,6 @@ impl DiskGovernor {
             remembered_capacities: BTreeMap::new(),
             alerts: Conditions::default(),
             last: None,
-            io_stall_total: None,
         }
     }
 
@@ -109,8 +106,8 @@ impl DiskGovernor {
         }
     }
 
-    /// Whether the next [`HostEvent::DiskTick`] is wanted soon: a disk looked saturated in the last period, which one period alone does
-    /// not prove, and somebody may be starved meanwhile. A quarter of a second tells as much as a whole one.
+    /// Whether the next [`HostEvent::DiskTick`] is wanted soon: a disk that several use became slow in the last period, which says
+    /// little about whom that hurts while it is mostly of the time before. A quarter of a second tells as much as a whole one.
     pub fn needs_early_sample(&self) -> bool {
         self.devices.values().any(|device| device.model.needs_early_sample())
     }
@@ -220,7 +217,7 @@ impl DiskGovernor {
         for group in &tick.groups {
             self.record_counters(group);
         }
-        let waited = self.end_period(tick);
+        self.end_period(tick);
         for device in self.devices.values_mut() {
             let stat = tick.disks.iter().find(|(number, _)| *number == device.disk.number);
             device.measure(tick.now, stat.map(|(_, stat)| stat));
@@ -237,7 +234,7 @@ impl DiskGovernor {
                     aridac::tick(device, &self.settings.aridac, groups, alerts, &mut orders)
                 }
                 DiskPolicy::Lifeline => {
-                    lifeline::tick(device, &self.settings.lifeline, groups, waited, alerts, &mut orders);
+                    lifeline::tick(device, &self.settings.lifeline, groups, alerts, &mut orders);
                 }
             }
             device.raise_limit_alerts(groups, alerts, &mut orders);
@@ -259,21 +256,17 @@ impl DiskGovernor {
         }
     }
 
-    /// Ends a period for everything that is not of one disk; which part of it all tasks of the machine waited for I/O.
-    fn end_period(&mut self, tick: &DiskTick) -> Option<f64> {
+    /// Ends a period for everything that is not of one disk.
+    fn end_period(&mut self, tick: &DiskTick) {
         let elapsed = self.last.map(|last| tick.now.saturating_sub(last));
         if elapsed.is_some_and(|elapsed| self.last <= Some(tick.now) && elapsed < meter::MIN_PERIOD) {
-            return None;
+            return;
         }
         self.last = Some(tick.now);
         let seconds = elapsed
             .filter(|elapsed| (meter::MIN_PERIOD..=meter::MAX_PERIOD).contains(elapsed))
             .map(|elapsed| elapsed.get() as f64 / 1e6);
         self.groups.end_period(seconds);
-        let before = self.io_stall_total;
-        self.io_stall_total = tick.pressure.map(|pressure| pressure.full.total);
-        let waited = self.io_stall_total?.saturating_sub(before?).get() as f64 / 1e6;
-        Some((waited / seconds?).clamp(0.0, 1.0))
     }
 
     fn view(&self, device: &GovernedDisk) -> DiskView {

@@ -43,6 +43,11 @@ pub(super) struct DiskContainer {
 }
 
 impl DiskContainer {
+    /// Whether it waited for I/O for much of the period, or the kernel does not count that.
+    pub(super) fn may_wait(&self) -> bool {
+        self.io_stall.is_none_or(|stalled| stalled > BLOCKED_STALL)
+    }
+
     /// Whether it waited for I/O that neither a disk nor a limit was busy with: for a lock that somebody else holds.
     pub(super) fn is_blocked(&self) -> bool {
         !self.at_limit && self.io_stall.is_some_and(|stalled| stalled - self.disk_time > BLOCKED_STALL)

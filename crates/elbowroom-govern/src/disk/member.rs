@@ -37,8 +37,6 @@ pub(super) struct DiskMember {
     weight: Option<u16>,
     /// The part of the disk that the last order allows.
     pub(super) share: Option<f64>,
-    /// The part of the disk that was given away, to all, when it was made.
-    pub(super) budget_at_order: f64,
     pub(super) held_by: LimitedBy,
     pub(super) decisions: VecDeque<Cap>,
     /// What [`super::DiskPolicy::Aridac`] knows of it.
@@ -82,7 +80,6 @@ impl DiskMember {
             ordered_at: None,
             weight: None,
             share: None,
-            budget_at_order: 0.0,
             held_by: LimitedBy::Nothing,
             decisions: VecDeque::new(),
             samples: aridac::UtilisationQueue::default(),

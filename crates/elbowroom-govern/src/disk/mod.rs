@@ -11,6 +11,7 @@ mod meter;
 mod settings;
 
 pub use governor::DiskGovernor;
+pub use lifeline::LifelineConstants;
 pub use settings::{AridacSettings, DiskPolicy, DiskSettings, LifelineSettings};
 
 use elbowroom_types::alert::Alert;
@@ -91,16 +92,16 @@ pub struct DiskView {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum DiskState {
-    /// Nobody waits for anybody: no caps.
+    /// No container was short of what it needs lately: no caps.
     #[default]
     Free,
-    /// Containers share it and there is room: caps keep everybody out of the others' lifelines.
+    /// None is short now; caps that were set when one was are still there, and grow.
     Guard,
-    /// It is saturated: what there is, is divided.
+    /// A container is short of what it needs: those that take more than they need are cut.
     Share,
-    /// Saturated, and it does less than it could before.
+    /// The same, and the disk does less than it normally can.
     Slow,
-    /// Our caps slowed everybody down while it was idle: hands off for a while.
+    /// Our caps held others up while it had room: hands off for a while.
     Inversion,
 }
 

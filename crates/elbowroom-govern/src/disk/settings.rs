@@ -1,6 +1,7 @@
 //! What a person may choose about disks: the `[disk]` table of the configuration.
 
 use super::super::GovernorMode;
+use super::lifeline::LifelineConstants;
 use elbowroom_types::unit::{Micros, Percent};
 use serde::{Deserialize, Serialize};
 
@@ -43,8 +44,8 @@ impl Default for DiskSettings {
 pub enum DiskPolicy {
     /// As in the paper: lifeline = mean of the last samples, cap = lifeline * (1 + P).
     Aridac,
-    /// The same idea without its failures: samples taken under pressure never lower a lifeline, capacity is learned, a burst
-    /// takes everything except the others' lifelines at once.
+    /// The same idea without its failures: samples taken under pressure never move a lifeline, and caps are only on containers that
+    /// take more than they need, and only since another was short.
     #[default]
     Lifeline,
 }
@@ -86,14 +87,15 @@ mod max_disk_io {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LifelineSettings {
-    /// `P`: how far protection is above the lifeline, so that a container can grow into it.
+    /// `P`: how far above what it needs a container may go before it is cut for another that is short.
     pub elasticity: Percent,
-    /// `eta`: the part of the capacity that is given away. While there is room and no request waits, half of the rest, too.
-    pub target: Percent,
+    /// What nobody should have to choose.
+    #[serde(skip)]
+    pub constants: LifelineConstants,
 }
 
 impl Default for LifelineSettings {
     fn default() -> Self {
-        Self { elasticity: Percent::whole(20), target: Percent::whole(95) }
+        Self { elasticity: Percent::whole(20), constants: LifelineConstants::default() }
     }
 }

@@ -6,26 +6,12 @@
 //! objective met and more wanted, so that no measurement noise turns red into green.
 
 use super::meter::MemoryMeter;
+use super::to_f64;
+use super::tuning::TUNING;
 use elbowroom_types::claim::{Claim, ServiceClass};
 use elbowroom_types::probe::{Colour, Measure, MeasureKind, ProbeReport};
 use elbowroom_types::unit::Bytes;
 use serde::{Deserialize, Serialize};
-
-/// How far below its objective nobody notices.
-pub(super) const EPSILON: f64 = 0.03;
-/// A latency of this part of its objective has room.
-const RELAXED_LATENCY: f64 = 0.7;
-/// Waiting for memory for this part of the time hurts, over ten periods.
-pub(super) const HARMFUL_STALL: f64 = 0.05;
-/// Waiting for less than this part of the time is not noticed, over ten periods; by a container that suffers from latency first
-/// also less than this, over a minute. To others it costs as much of their throughput and no more.
-const UNNOTICED_STALL: f64 = 0.005;
-const UNNOTICED_MINUTE_STALL: f64 = 0.001;
-const TOLERATED_STALL: f64 = 0.02;
-/// Less than this back from reclaim in ten periods is none.
-pub(super) const MIN_REFAULT: Bytes = Bytes::mib(1);
-/// Periods that a container has to be green before that counts.
-pub(super) const GREEN_DWELL: u8 = 3;
 
 /// What a colour was made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,35 +36,29 @@ pub(super) struct Judgement {
     pub(super) source: ColourSource,
     /// What is served over what should be, where a probe says.
     pub(super) sigma: Option<f64>,
-    /// What falls when memory is missing and not when more is asked for: what is served; `sigma` where that is a latency.
-    pub(super) level: Option<f64>,
     /// What is asked of it, where a probe says; nothing for a latency, which says little about that.
     pub(super) load: Option<f64>,
 }
 
 impl Default for Judgement {
     fn default() -> Self {
-        Self { colour: Colour::Yellow, source: ColourSource::Unknown, sigma: None, level: None, load: None }
+        Self { colour: Colour::Yellow, source: ColourSource::Unknown, sigma: None, load: None }
     }
 }
 
 /// Judges a period by a probe's record where there is one that says something, else by what the kernel shows.
 pub(super) fn judge(report: Option<&ProbeReport>, claim: &Claim, meter: &MemoryMeter) -> Judgement {
     let told = report.and_then(|report| match report {
-        ProbeReport::Colour { colour } => Some((*colour, None, None, None)),
+        ProbeReport::Colour { colour } => Some((*colour, None, None)),
         ProbeReport::Measure(measure) => {
             let calm = is_unstalled(claim.class, meter);
-            let level = |sigma| match measure.kind {
-                MeasureKind::Throughput => measure.served,
-                MeasureKind::Latency => sigma,
-            };
             let load = measure.offered.filter(|_| measure.kind == MeasureKind::Throughput);
             by_measure(measure, claim.memory.objective, calm)
-                .map(|(colour, sigma)| (colour, Some(sigma), Some(level(sigma)), load))
+                .map(|(colour, sigma)| (colour, Some(sigma), load))
         }
     });
-    if let Some((colour, sigma, level, load)) = told {
-        return Judgement { colour, source: ColourSource::Probe, sigma, level, load };
+    if let Some((colour, sigma, load)) = told {
+        return Judgement { colour, source: ColourSource::Probe, sigma, load };
     }
     let (colour, source) = match (meter.is_settled(), meter.stall(), meter.stall_minute()) {
         (false, ..) => (Colour::Yellow, ColourSource::Unknown),
@@ -89,16 +69,16 @@ pub(super) fn judge(report: Option<&ProbeReport>, claim: &Claim, meter: &MemoryM
     };
     // Who grows has use for more, though he waits for nothing yet: what he reads for the first time is no refault.
     let colour = if colour == Colour::Green && meter.is_growing() { Colour::Yellow } else { colour };
-    Judgement { colour, source, sigma: None, level: None, load: None }
+    Judgement { colour, source, sigma: None, load: None }
 }
 
 /// Whether it waits for memory so little that whatever it does less than it should is not for want of that.
 fn is_unstalled(class: ServiceClass, meter: &MemoryMeter) -> bool {
     let unnoticed = match class {
-        ServiceClass::Latency => UNNOTICED_STALL,
-        ServiceClass::Throughput => TOLERATED_STALL,
+        ServiceClass::Latency => TUNING.tolerated_stall / 4.0,
+        ServiceClass::Throughput => TUNING.tolerated_stall,
     };
-    meter.stall().map_or(meter.refault() < MIN_REFAULT, |stall| stall < unnoticed)
+    meter.stall().map_or(is_none(meter.refault()), |stall| stall < unnoticed)
 }
 
 /// Colour and `sigma`; `None` where the numbers say nothing. Who does not say how much is asked of it, and waits for nothing, serves
@@ -114,7 +94,7 @@ fn by_measure(measure: &Measure, objective: Option<f64>, calm: bool) -> Option<(
             let offered = offered.or(calm.then_some(served));
             let due = objective.into_iter().chain(offered).reduce(f64::min)?;
             let sigma = if due > 0.0 { served / due } else { 1.0 };
-            let all = offered.is_some_and(|offered| served >= offered * (1.0 - EPSILON));
+            let all = offered.is_some_and(|offered| served >= offered * (1.0 - TUNING.missed));
             Some((colour(sigma, all), sigma))
         }
         MeasureKind::Latency => {
@@ -123,15 +103,15 @@ fn by_measure(measure: &Measure, objective: Option<f64>, calm: bool) -> Option<(
             if served == 0.0 && offered != Some(0.0) && !calm {
                 return None;
             }
-            let sigma = if served > 0.0 { objective / served } else { 1.0 / RELAXED_LATENCY };
-            Some((colour(sigma, served <= RELAXED_LATENCY * objective || offered == Some(0.0)), sigma))
+            let sigma = if served > 0.0 { objective / served } else { 1.0 / TUNING.relaxed_latency };
+            Some((colour(sigma, served <= TUNING.relaxed_latency * objective || offered == Some(0.0)), sigma))
         }
     }
 }
 
 fn colour(sigma: f64, all_served: bool) -> Colour {
     match sigma {
-        _ if sigma < 1.0 - EPSILON => Colour::Red,
+        _ if sigma < 1.0 - TUNING.missed => Colour::Red,
         _ if all_served => Colour::Green,
         _ => Colour::Yellow,
     }
@@ -139,22 +119,27 @@ fn colour(sigma: f64, all_served: bool) -> Colour {
 
 fn by_stall(class: ServiceClass, stall: f64, minute: f64, refault: Bytes) -> Colour {
     let green = match class {
-        ServiceClass::Latency => minute < UNNOTICED_MINUTE_STALL && stall < UNNOTICED_STALL,
-        ServiceClass::Throughput => stall < TOLERATED_STALL,
+        ServiceClass::Latency => minute < TUNING.unnoticed_stall && stall < TUNING.tolerated_stall / 4.0,
+        ServiceClass::Throughput => stall < TUNING.tolerated_stall,
     };
     match stall {
-        _ if stall > HARMFUL_STALL && refault >= MIN_REFAULT => Colour::Red,
+        _ if stall > TUNING.harmful_stall && !is_none(refault) => Colour::Red,
         _ if green => Colour::Green,
         _ => Colour::Yellow,
     }
+}
+
+/// Less back from reclaim in ten periods is none.
+fn is_none(refault: Bytes) -> bool {
+    to_f64(refault) < TUNING.min_amount
 }
 
 /// A kernel without pressure stall information: who reads back a hundredth of its memory every period needs more.
 pub(super) fn by_refaults(meter: &MemoryMeter) -> Colour {
     let back = meter.refault_mean();
     match back / (meter.last().usage.get().max(1) as f64) {
-        part if part > 0.01 && meter.refault() >= MIN_REFAULT => Colour::Red,
-        _ if meter.refault() < MIN_REFAULT => Colour::Green,
+        part if part > TUNING.pressing / 10.0 && !is_none(meter.refault()) => Colour::Red,
+        _ if is_none(meter.refault()) => Colour::Green,
         _ => Colour::Yellow,
     }
 }

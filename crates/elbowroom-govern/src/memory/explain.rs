@@ -6,15 +6,12 @@ use super::{recall, to_bytes};
 use elbowroom_types::probe::Colour;
 
 pub(super) fn lend(giver: &MemoryMember, needer: &str, pool: &MemoryPool) -> String {
-    let kept = match giver.working_set > giver.floor {
-        true => format!("{}, which an earlier loan showed it needs", size(giver.working_set)),
-        false => format!("its floor of {}", size(giver.floor)),
-    };
     format!(
-        "{} has no use for more, {needer} has, and {} are free; it uses {} and keeps {kept}",
+        "{} has no use for more, {needer} has, and {} are free; it uses {} and keeps its floor of {}",
         colour_text(giver),
         size(pool.room),
         size(giver.usage()),
+        size(giver.floor),
     )
 }
 
@@ -35,24 +32,15 @@ pub(super) fn recall(giver: &MemoryMember, needer: &str, short: f64) -> String {
     )
 }
 
-pub(super) fn lease(giver: &MemoryMember) -> String {
-    format!(
-        "it grows as fast as memory is taken back from it; it uses {} and is entitled to {}",
-        size(giver.usage()),
-        size(recall::entitled_usage(giver))
-    )
-}
-
 pub(super) fn drain(giver: &MemoryMember) -> String {
     format!("nobody is in it, and {} of page cache are left behind", size(giver.usage()))
 }
 
-pub(super) fn hold(harm: &str, member: &MemoryMember) -> String {
-    format!("a loan hurt: {harm}; its working set is at least {}", size(member.working_set))
-}
-
-pub(super) fn quarantine(harm: &str) -> String {
-    format!("{harm} right after memory was taken: for ten minutes it gives no more than what others are owed")
+pub(super) fn hold(harm: &str, returned: bool) -> String {
+    match returned {
+        true => format!("its own load returned: {harm}; it has all of its memory again"),
+        false => format!("a loan hurt: {harm}"),
+    }
 }
 
 pub(super) fn stalled(part: f64) -> String {

@@ -3,9 +3,9 @@
 use super::member::{MemoryMember, ProtectionStatus};
 use super::pool::{self, EnclosingPools, PoolMembership};
 use super::pool_pass::{PassState, PoolPass};
+use super::tuning::TUNING;
 use super::{
-    ContainerMemoryStatus, MemoryAction, MemorySettings, PoolView, alerts, lend, protect, recall, state,
-    to_bytes, to_f64,
+    ContainerMemoryStatus, MemoryAction, MemoryMechanisms, MemorySettings, PoolView, alerts, protect, to_f64,
 };
 use crate::SERVICE_CGROUPS;
 use crate::alert::conditions::Conditions;
@@ -22,13 +22,6 @@ use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent, NodeP
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A shorter time between two ticks is none.
-const MIN_PERIOD: Micros = Micros::millis(200);
-/// A longer one is a pause: what was watched is not judged by it.
-const MAX_PERIOD: Micros = Micros::secs(10);
-/// How long nobody has to need anything before views show what they did.
-const IDLE_AFTER: Micros = Micros::secs(10);
-
 /// The governor of a machine's memory: a pure state machine over events.
 ///
 /// The same events give the same orders. Containers are those that [`HostEvent::Group`] told of, the outermost where one is inside
@@ -36,6 +29,7 @@ const IDLE_AFTER: Micros = Micros::secs(10);
 #[derive(Debug)]
 pub struct MemoryGovernor {
     settings: MemorySettings,
+    mechanisms: MemoryMechanisms,
     claims: Vec<Claim>,
     node: Option<NodeProperties>,
     groups: BTreeMap<CgroupId, MemoryCgroupState>,
@@ -59,11 +53,17 @@ fn user_protection(limits: &CgroupSettings) -> Limit<Bytes> {
     claimed.or(soft).unwrap_or(Limit::At(Bytes::ZERO))
 }
 
+/// Whether a cgroup is below one of the kubelet's: `kubepods`, or `kubepods.slice`.
+fn is_of_kubernetes(path: &str) -> bool {
+    path.split('/').any(|name| name.starts_with("kubepods"))
+}
+
 impl MemoryGovernor {
     /// A governor that knows no container.
     pub fn new(settings: MemorySettings, claims: Vec<Claim>) -> Self {
         Self {
             settings,
+            mechanisms: MemoryMechanisms::default(),
             claims,
             node: None,
             groups: BTreeMap::new(),
@@ -73,6 +73,11 @@ impl MemoryGovernor {
             last: None,
             last_need: BTreeMap::new(),
         }
+    }
+
+    /// The same with some mechanisms only, for experiments.
+    pub fn with_mechanisms(self, mechanisms: MemoryMechanisms) -> Self {
+        Self { mechanisms, ..self }
     }
 
     /// The choices in force.
@@ -114,7 +119,7 @@ impl MemoryGovernor {
     /// The containers that use more than their views were to show at most.
     pub fn above_view_ceiling(&self) -> impl Iterator<Item = CgroupId> {
         let above = |member: &&MemoryMember| match member.view_ceiling {
-            Limit::At(ceiling) => member.is_measured && member.usage() > to_f64(ceiling) + state::MIN_AMOUNT,
+            Limit::At(ceiling) => member.is_measured && member.usage() > to_f64(ceiling) + TUNING.min_amount,
             Limit::Max => false,
         };
         self.members.values().filter(above).map(|member| member.id)
@@ -156,10 +161,12 @@ impl MemoryGovernor {
         self.groups.insert(group.id, known);
         if let Some(container) = &group.container {
             let member = self.members.entry(group.id).or_insert_with(|| MemoryMember::new(group.id));
+            member.mechanisms = self.mechanisms;
             member.name = display_name(container);
             member.claim = claim_for(&self.claims, container);
             member.own_max = group.limits.memory_max.unwrap_or(Limit::Max);
             member.user_protection = user_protection(&group.limits);
+            member.is_of_kubernetes = is_of_kubernetes(&group.path);
             let serves =
                 container.engine == ContainerEngine::Plain && SERVICE_CGROUPS.contains(&group.path.as_str());
             member.exempt_reason = match member.claim.memory.reserve {
@@ -186,9 +193,6 @@ impl MemoryGovernor {
         if member.protect.is_some() {
             let (low, min, soft) = (Bytes::ZERO, Bytes::ZERO, Limit::Max);
             orders.push(MemoryOrder::Protect(ReclaimProtection { at, group, low, min, soft }));
-        }
-        if member.lease.is_some() {
-            orders.push(MemoryOrder::Release(group));
         }
     }
 
@@ -234,6 +238,9 @@ impl MemoryGovernor {
     }
 
     fn on_order_completed(&mut self, done: &OrderCompletion) {
+        // The kubelet writes `memory.low` and `memory.min` itself (MemoryQoS): what it wrote is read as the owner's, and ours is
+        // added to that with the next order.
+        let kubelet = self.groups.get(&done.group).is_some_and(|group| is_of_kubernetes(&group.path));
         let Some(member) = self.members.get_mut(&done.group) else { return };
         let later = |wait: Micros| done.now.saturating_add(wait);
         match done.what {
@@ -241,7 +248,7 @@ impl MemoryGovernor {
                 let Some((_, what)) = member.pending.take() else { return };
                 match done.outcome {
                     OrderOutcome::Refused(_) | OrderOutcome::Foreign => {
-                        member.refused_until = later(recall::REFUSED_RETRY)
+                        member.refused_until = later(TUNING.refused_retry)
                     }
                     // Nothing was tried, so nothing is learned.
                     OrderOutcome::Late => return,
@@ -249,14 +256,10 @@ impl MemoryGovernor {
                 }
                 if let MemoryAction::Lend { amount: asked } = what {
                     let usual = member.meter.refault_mean();
-                    member.loans.record_loan(done.now, done.reclaimed, usual);
+                    member.loans.record_loan(done.reclaimed, usual);
                     if done.reclaimed.get() < asked.get() / 4 && done.outcome == OrderOutcome::Partly {
-                        lend::learn_working_set(member, done.now);
+                        member.loans.fail(done.now);
                     }
-                }
-                if let MemoryAction::Recall { .. } = what {
-                    member.recall.last_recall = Some(done.now);
-                    member.loans.on_recall();
                 }
             }
             OrderKind::Protect => {
@@ -264,17 +267,14 @@ impl MemoryGovernor {
                     OrderOutcome::Done | OrderOutcome::Partly => {
                         (ProtectionStatus::InForce, member.unprotectable_until)
                     }
-                    OrderOutcome::Foreign => (ProtectionStatus::Foreign, later(protect::FOREIGN_RETRY)),
-                    OrderOutcome::Refused(_) | OrderOutcome::Gone | OrderOutcome::Late => {
-                        (ProtectionStatus::Refused, later(protect::REFUSED_RETRY))
+                    OrderOutcome::Foreign if !kubelet => {
+                        (ProtectionStatus::Foreign, later(TUNING.foreign_retry))
                     }
+                    OrderOutcome::Foreign
+                    | OrderOutcome::Refused(_)
+                    | OrderOutcome::Gone
+                    | OrderOutcome::Late => (ProtectionStatus::Refused, later(TUNING.refused_retry)),
                 };
-            }
-            OrderKind::Lease => {
-                if matches!(done.outcome, OrderOutcome::Refused(_) | OrderOutcome::Foreign) {
-                    member.lease = None;
-                    member.recall.no_lease_until = later(recall::REFUSED_RETRY);
-                }
             }
         }
     }
@@ -282,14 +282,15 @@ impl MemoryGovernor {
     fn tick(&mut self, tick: &MemoryTick) -> Vec<MemoryOrder> {
         let now = tick.now;
         let elapsed = self.last.map(|last| now.saturating_sub(last));
-        if self.last.is_some_and(|last| now <= last) || elapsed.is_some_and(|elapsed| elapsed < MIN_PERIOD) {
+        if self.last.is_some_and(|last| now <= last)
+            || elapsed.is_some_and(|elapsed| elapsed < TUNING.min_period)
+        {
             return Vec::new();
         }
         let (Some(node), settings) = (self.node.clone(), self.settings.clone()) else { return Vec::new() };
-        let paused = elapsed.is_some_and(|elapsed| elapsed > MAX_PERIOD);
-        let seconds = elapsed.map_or(0.0, |elapsed| elapsed.get() as f64 / 1e6);
+        let paused = elapsed.is_some_and(|elapsed| elapsed > TUNING.patience);
         self.last = Some(now);
-        self.record_samples(tick, seconds);
+        self.record_samples(tick);
         let mut orders = Vec::new();
         self.pools.clear();
         let places = self.enclosing_pools(node.mem_total);
@@ -300,10 +301,16 @@ impl MemoryGovernor {
         }
         let pools = self.build_pools(&node, &tick.node, &places);
         pool::compute_entitlements(&pools, &mut self.members, &settings);
-        let (page_size, views, idle_tax) = (node.page_size, settings.views, settings.idle_tax.fraction());
+        let (page_size, views) = (node.page_size, settings.views);
         let turns: Vec<PoolPass<'_>> = pools
             .iter()
-            .map(|shared| PoolPass { now, membership: shared, page_size, shrink_views: views, idle_tax })
+            .map(|shared| PoolPass {
+                now,
+                membership: shared,
+                page_size,
+                shrink_views: views,
+                mechanisms: self.mechanisms,
+            })
             .collect();
         // The pools that each container is in, from the outside in.
         let mut within: BTreeMap<CgroupId, Vec<&PoolPass<'_>>> = BTreeMap::new();
@@ -313,12 +320,12 @@ impl MemoryGovernor {
         if !paused {
             for (id, turns) in &within {
                 if let (Some(member), Some(innermost)) = (self.members.get_mut(id), turns.last()) {
-                    innermost.review(member, &mut orders);
+                    innermost.review(member);
                 }
             }
         }
         let rested = |needed: &BTreeMap<_, Micros>, shared: &PoolMembership| {
-            needed.get(&shared.pool.owner).is_none_or(|at| now.saturating_sub(*at) >= IDLE_AFTER)
+            needed.get(&shared.pool.owner).is_none_or(|at| now.saturating_sub(*at) >= TUNING.patience)
         };
         let busy: BTreeSet<CgroupId> = pools
             .iter()
@@ -336,15 +343,7 @@ impl MemoryGovernor {
             }
             let alerts = alerts::pool_alerts(shared, [reserved, promised], now, &mut self.conditions);
             orders.extend(alerts.map(MemoryOrder::Alert));
-            self.pools.push(PoolView {
-                path: shared.path.clone(),
-                size: to_bytes(shared.pool.size),
-                room: to_bytes(shared.pool.room),
-                reserved: to_bytes(reserved),
-                short: shared.pool.short,
-                containers: shared.member_ids.len(),
-                needers: needers.len(),
-            });
+            self.pools.push(shared.view(reserved, needers.len()));
         }
         for (id, turns) in &within {
             let (Some(member), Some(innermost)) = (self.members.get_mut(id), turns.last()) else { continue };
@@ -361,14 +360,14 @@ impl MemoryGovernor {
     }
 
     /// Takes what was measured of cgroups; members that were not are in no pool this time.
-    fn record_samples(&mut self, tick: &MemoryTick, seconds: f64) {
+    fn record_samples(&mut self, tick: &MemoryTick) {
         self.members.values_mut().for_each(|member| member.is_measured = false);
         for (id, memory) in &tick.groups {
             if let Some(known) = self.groups.get_mut(id) {
                 known.last_memory = Some((tick.now, *memory));
             }
             if let Some(member) = self.members.get_mut(id) {
-                member.measure(tick.now, seconds, memory);
+                member.measure(tick.now, memory);
             }
         }
     }

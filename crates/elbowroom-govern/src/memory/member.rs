@@ -1,29 +1,19 @@
 //! One container: how it is doing, what it is owed, what was done to it.
 
-use super::colour::{self, ColourSource, Judgement, MIN_REFAULT};
+use super::colour::{self, Judgement};
 use super::meter::MemoryMeter;
+use super::state::{Loans, RecallState};
+use super::tuning::TUNING;
 use super::{
     ContainerMemoryStatus, DECISION_HISTORY, DecisionInputs, LendingState, MemoryAction, MemoryDecision,
-    pool, to_bytes, to_f64,
+    to_bytes, to_f64,
 };
 use elbowroom_types::claim::Claim;
 use elbowroom_types::id::CgroupId;
-use elbowroom_types::memory::{GroupMemory, MemoryHighLease, ProbeUpdate, ReclaimProtection};
+use elbowroom_types::memory::{GroupMemory, ProbeUpdate, ReclaimProtection};
 use elbowroom_types::probe::Colour;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use std::collections::VecDeque;
-
-/// How long an order may stay without an answer; then it was lost, or nobody carries orders out.
-pub(super) const ORDER_TIMEOUT: Micros = Micros::secs(10);
-/// Half of a learned working set is forgotten in this time, so that one that shrank is found out.
-const WORKING_SET_HALF_LIFE: f64 = 420.0;
-
-/// Less than this part of what was asked of it, all of which is served, is another load.
-const LOAD_DROP: f64 = 0.5;
-/// Waiting for this part of a period is pressure.
-const PRESSURE_STALL: f64 = 0.1;
-/// Who reads back this part of what it has within ten periods could use more.
-const REFAULT_PART: f64 = 0.1;
 
 /// What came of a protection that was ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +33,14 @@ pub(super) enum ProtectionStatus {
 pub(super) struct MemoryMember {
     pub(super) id: CgroupId,
     pub(super) name: String,
+    pub(super) mechanisms: super::MemoryMechanisms,
     pub(super) claim: Claim,
     /// Why nothing is ever taken from it.
     pub(super) exempt_reason: Option<&'static str>,
     /// What its user protects with the kernel's own means; [`Limit::Max`]: all that it uses.
     pub(super) user_protection: Limit<Bytes>,
+    /// The kubelet made it: what is protected there is the owner's claim, beside one of the configuration.
+    pub(super) is_of_kubernetes: bool,
     /// Its own hard limit, and the tightest that is around it alone.
     pub(super) own_max: Limit<Bytes>,
     pub(super) ancestor_max: Limit<Bytes>,
@@ -56,7 +49,7 @@ pub(super) struct MemoryMember {
     pub(super) meter: MemoryMeter,
     pub(super) last_probe: Option<ProbeUpdate>,
     pub(super) judgement: Judgement,
-    /// Periods that it has been green, up to [`colour::GREEN_DWELL`].
+    /// Periods that it has been green, up to [`super::tuning::MemoryTuning::green_dwell`].
     green_periods: u8,
 
     pub(super) reserve: f64,
@@ -67,20 +60,12 @@ pub(super) struct MemoryMember {
     /// What it would be owed if everybody wanted all he can get.
     pub(super) nominal_entitlement: f64,
 
-    pub(super) working_set: f64,
-    /// What was asked of it when that was learned, where a probe says; and periods of much less, up to [`colour::GREEN_DWELL`].
-    pub(super) working_set_load: Option<f64>,
-    low_load_periods: u8,
-    /// It waits for nothing, and reads back what it has less than that, for others took it.
-    lacks_working_set: bool,
-    pub(super) loans: crate::memory::state::Loans,
-    pub(super) recall: crate::memory::state::RecallState,
+    pub(super) loans: Loans,
+    pub(super) recall: RecallState,
     /// An order that was not answered, and when it was given.
     pub(super) pending: Option<(Micros, MemoryAction)>,
     /// When the kernel said last that it cannot take from it.
     pub(super) refused_until: Micros,
-    pub(super) quarantine_until: Micros,
-    pub(super) lease: Option<MemoryHighLease>,
     pub(super) protect: Option<ReclaimProtection>,
     /// What came of the last protection.
     pub(super) protection: ProtectionStatus,
@@ -95,9 +80,11 @@ impl MemoryMember {
         Self {
             id,
             name: String::new(),
+            mechanisms: super::MemoryMechanisms::default(),
             claim: Claim::default(),
             exempt_reason: None,
             user_protection: Limit::At(Bytes::ZERO),
+            is_of_kubernetes: false,
             own_max: Limit::Max,
             ancestor_max: Limit::Max,
             is_measured: false,
@@ -110,16 +97,10 @@ impl MemoryMember {
             floor: 0.0,
             entitlement: 0.0,
             nominal_entitlement: 0.0,
-            working_set: 0.0,
-            working_set_load: None,
-            low_load_periods: 0,
-            lacks_working_set: false,
-            loans: crate::memory::state::Loans::default(),
-            recall: crate::memory::state::RecallState::default(),
+            loans: Loans::default(),
+            recall: RecallState::default(),
             pending: None,
             refused_until: Micros::ZERO,
-            quarantine_until: Micros::ZERO,
-            lease: None,
             protect: None,
             protection: ProtectionStatus::Pending,
             unprotectable_until: Micros::ZERO,
@@ -129,33 +110,17 @@ impl MemoryMember {
     }
 
     /// Takes a measurement in and judges it.
-    pub(super) fn measure(&mut self, now: Micros, seconds: f64, sample: &GroupMemory) {
+    pub(super) fn measure(&mut self, now: Micros, sample: &GroupMemory) {
         self.is_measured = true;
         self.meter.measure(now, sample);
         let report =
             self.last_probe.filter(|heard| heard.at <= now && now < heard.until).map(|heard| heard.report);
         self.judgement = colour::judge(report.as_ref(), &self.claim, &self.meter);
         self.green_periods = match self.judgement.colour {
-            Colour::Green => self.green_periods.saturating_add(1).min(colour::GREEN_DWELL),
+            Colour::Green => self.green_periods.saturating_add(1).min(TUNING.green_dwell),
             _ => 0,
         };
-        self.working_set *= (-seconds / WORKING_SET_HALF_LIFE).exp2();
-        let less =
-            self.working_set_load.zip(self.judgement.load).is_some_and(|(then, now)| now < LOAD_DROP * then);
-        self.low_load_periods = if less && self.green_periods > 0 {
-            (self.low_load_periods + 1).min(colour::GREEN_DWELL)
-        } else {
-            0
-        };
-        if self.low_load_periods == colour::GREEN_DWELL {
-            (self.working_set, self.working_set_load) = (0.0, None);
-        }
-        self.lacks_working_set = self.judgement.source != ColourSource::Probe
-            && self.judgement.colour == Colour::Green
-            && self.is_refaulting()
-            && self.usage()
-                < if self.lacks_working_set { 1.0 } else { pool::SHORT_BELOW } * self.reserved_working_set();
-        if self.pending.is_some_and(|(at, _)| now.saturating_sub(at) >= ORDER_TIMEOUT) {
+        if self.pending.is_some_and(|(at, _)| now.saturating_sub(at) >= TUNING.patience) {
             self.pending = None;
         }
     }
@@ -163,9 +128,7 @@ impl MemoryMember {
     /// How it is doing, green only when it has been for a while.
     pub(super) fn colour(&self) -> Colour {
         match self.judgement.colour {
-            Colour::Green if self.green_periods < colour::GREEN_DWELL || self.lacks_working_set => {
-                Colour::Yellow
-            }
+            Colour::Green if self.green_periods < TUNING.green_dwell => Colour::Yellow,
             colour => colour,
         }
     }
@@ -180,7 +143,9 @@ impl MemoryMember {
 
     /// It would use more memory if there were some.
     pub(super) fn wants_memory(&self) -> bool {
-        self.judgement.colour == Colour::Red || self.meter.refault() >= MIN_REFAULT || self.meter.is_growing()
+        self.judgement.colour == Colour::Red
+            || to_f64(self.meter.refault()) >= TUNING.min_amount
+            || self.meter.is_growing()
     }
 
     /// It waited for memory in the last period, for long enough that programs which watch the kernel for that would be told: sd-event(3)
@@ -188,24 +153,14 @@ impl MemoryMember {
     /// much of what it has.
     pub(super) fn is_stalled(&self) -> bool {
         match self.meter.last_stall() {
-            Some(stall) => stall >= PRESSURE_STALL,
+            Some(stall) => stall >= TUNING.pressing,
             None => self.meter.is_settled() && colour::by_refaults(&self.meter) == Colour::Red,
         }
     }
 
-    /// What failed loans taught, as far as it has that reserved.
-    fn reserved_working_set(&self) -> f64 {
-        self.working_set.min(self.reserve)
-    }
-
-    /// What it is owed and no more, while others have a part of that.
-    pub(super) fn missing_working_set(&self) -> Option<f64> {
-        self.lacks_working_set.then(|| self.reserved_working_set())
-    }
-
     /// It could use more: a good part of what it has came back lately.
     pub(super) fn is_refaulting(&self) -> bool {
-        to_f64(self.meter.refault()) > REFAULT_PART * self.usage()
+        to_f64(self.meter.refault()) > TUNING.pressing * self.usage()
     }
 
     /// What it can ever use.
@@ -215,38 +170,31 @@ impl MemoryMember {
 
     /// It fills that: what others give does not help it.
     pub(super) fn is_at_max(&self) -> bool {
-        self.max().value().is_some_and(|max| self.usage() >= 0.98 * to_f64(max))
+        self.max().value().is_some_and(|max| self.usage() >= (1.0 - TUNING.noise) * to_f64(max))
     }
 
     /// What the kernel can take of it: page cache that is neither waiting to be written nor run from, and what fits into swap. What
     /// is mapped includes shared memory (cgroup-v2.rst, `file_mapped`), which is on no list of files.
     pub(super) fn reclaimable(&self) -> f64 {
         let m = self.meter.last();
-        let run_from = m.mapped.saturating_sub(m.shmem);
+        let run_from = if self.mechanisms.mapped { m.mapped.saturating_sub(m.shmem) } else { Bytes::ZERO };
         let cache =
             m.inactive_file.saturating_add(m.active_file).saturating_sub(m.dirty).saturating_sub(run_from);
         let swappable = m.anon.saturating_add(m.shmem).saturating_sub(m.unevictable).min(m.swap_room);
         to_f64(cache.saturating_add(swappable)) + to_f64(m.slab_reclaimable) / 2.0
     }
 
-    /// Whether memory that it may have use for can be taken from it now.
+    /// Whether memory can be taken from it now.
     pub(super) fn may_take(&self, now: Micros) -> bool {
-        self.may_recall(now) && now >= self.quarantine_until
-    }
-
-    /// Whether memory that others are owed can be taken from it now: what a loan did to it is no reason to keep that.
-    pub(super) fn may_recall(&self, now: Micros) -> bool {
         self.exempt_reason.is_none()
             && self.is_measured
             && self.pending.is_none()
-            && now >= self.recall.exempt_until
             && now >= self.refused_until
     }
 
     pub(super) fn state(&self, now: Micros) -> LendingState {
         match () {
             () if self.is_unpopulated() => LendingState::Dead,
-            () if now < self.quarantine_until => LendingState::Quarantine,
             () if !self.meter.is_settled() => LendingState::Observe,
             () if self.loans.is_on_hold(now) => LendingState::Hold,
             () if self.loans.is_lending() => LendingState::Lending,
@@ -271,13 +219,12 @@ impl MemoryMember {
             usage: self.meter.last().usage,
             floor: to_bytes(self.floor),
             entitlement: to_bytes(self.entitlement),
-            working_set: to_bytes(self.working_set),
             room: to_bytes(room),
         }
     }
 
     pub(super) fn status(&self, now: Micros) -> ContainerMemoryStatus {
-        let until = self.quarantine_until.max(self.loans.hold_until());
+        let until = self.loans.hold_until();
         ContainerMemoryStatus {
             colour: self.colour(),
             source: self.judgement.source,
@@ -286,16 +233,15 @@ impl MemoryMember {
             state: self.state(now),
             until: (until > now).then_some(until),
             usage: self.meter.last().usage,
+            pressure: self.meter.pressure(),
             reclaimable: to_bytes(self.reclaimable()),
             reserve: to_bytes(self.reserve),
             floor: to_bytes(self.floor),
             entitlement: to_bytes(self.entitlement),
-            working_set: to_bytes(self.working_set),
             lent: self.loans.lent(),
             protected: self.protect.map_or(Bytes::ZERO, |protect| protect.low),
             enforced: self.protection == ProtectionStatus::InForce,
             view_ceiling: self.view_ceiling,
-            lease: self.lease.map(|lease| lease.high),
             failures: self.loans.failures(),
             exempt_reason: self.exempt_reason.map(str::to_owned),
             decisions: self.decisions.iter().cloned().collect(),

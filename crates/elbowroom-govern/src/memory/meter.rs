@@ -1,20 +1,15 @@
 //! What a container's memory did lately: counters become periods and windows.
 
+use super::tuning::TUNING;
+use super::{MemoryPressure, to_bytes, to_f64};
 use elbowroom_types::memory::GroupMemory;
-use elbowroom_types::unit::{Bytes, Micros, Percent};
+use elbowroom_types::unit::{Bytes, Micros};
 use std::collections::VecDeque;
 
 /// Periods that are remembered: a minute of them.
 const WINDOW: usize = 60;
 /// The short window: long enough for one burst to be no trend.
 const SHORT_WINDOW: usize = 10;
-/// A container that grew by more than this in ten periods grows.
-const GROWTH: Percent = Percent::whole(2);
-/// A shorter period says nothing about a rate.
-const MIN_PERIOD: Micros = Micros::millis(200);
-/// A longer one is a pause.
-const MAX_PERIOD: Micros = Micros::secs(10);
-
 /// A container's counters and what follows from them.
 #[derive(Debug, Default)]
 pub(super) struct MemoryMeter {
@@ -30,13 +25,10 @@ pub(super) struct MemoryPeriod {
     seconds: f64,
     /// The part of it in which somebody waited for memory: for memory itself, or for reading back what had been reclaimed.
     stall: Option<f64>,
-    /// The part of it in which all waited for memory.
-    pub(super) full: f64,
-    /// What came back after it was reclaimed, and how much of that was in use when it went.
+    /// The parts of it in which at least one task waited for memory, and for I/O, as the kernel counts them.
+    some: Option<(f64, f64)>,
+    /// What came back after it was reclaimed.
     pub(super) refault: Bytes,
-    pub(super) activate: Option<Bytes>,
-    pub(super) pgscan: Option<Bytes>,
-    pub(super) pgsteal: Option<Bytes>,
     /// The kernel found nothing to reclaim for it, or killed in it.
     pub(super) oom: bool,
     usage: Bytes,
@@ -46,10 +38,10 @@ impl MemoryMeter {
     /// Takes a measurement in; whether it ended a period.
     pub(super) fn measure(&mut self, now: Micros, sample: &GroupMemory) -> bool {
         let elapsed = now.saturating_sub(self.now);
-        if self.has_sample && now > self.now && elapsed < MIN_PERIOD {
+        if self.has_sample && now > self.now && elapsed < TUNING.min_period {
             return false;
         }
-        if self.has_sample && (MIN_PERIOD..=MAX_PERIOD).contains(&elapsed) {
+        if self.has_sample && (TUNING.min_period..=TUNING.patience).contains(&elapsed) {
             if self.periods.len() == WINDOW {
                 self.periods.pop_front();
             }
@@ -86,12 +78,12 @@ impl MemoryMeter {
         self.period().stall
     }
 
-    /// How much more than usual all waited for memory in the last period, as a part of it; usual is what it was before the last
-    /// three.
-    pub(super) fn full_stall_rise(&self) -> f64 {
-        let usual =
-            self.periods.iter().rev().skip(3).take(SHORT_WINDOW).map(|period| (period.full, period.seconds));
-        self.period().full - mean(usual).unwrap_or(0.0)
+    /// What the last period cost, and kills so far.
+    pub(super) fn pressure(&self) -> MemoryPressure {
+        let period = self.period();
+        let (memory_some, io_some) = period.some.unzip();
+        let per_second = period.refault.get() as f64 / period.seconds.max(1e-3);
+        MemoryPressure { memory_some, io_some, refault: to_bytes(per_second), oom_kill: self.last.oom_kill }
     }
 
     /// Refaults per period over the last ten, as bytes.
@@ -107,7 +99,7 @@ impl MemoryMeter {
     /// Whether it uses noticeably more than ten periods ago.
     pub(super) fn is_growing(&self) -> bool {
         let before = self.recent(SHORT_WINDOW).last().map_or(self.last.usage, |period| period.usage);
-        GROWTH.exceeded_by(self.last.usage.saturating_sub(before).get(), u128::from(self.last.usage.get()))
+        to_f64(self.last.usage.saturating_sub(before)) > TUNING.noise * to_f64(self.last.usage)
     }
 
     /// Whether it has been watched for ten periods.
@@ -123,7 +115,6 @@ impl MemoryMeter {
 impl MemoryPeriod {
     fn between(before: &GroupMemory, after: &GroupMemory, elapsed: Micros) -> Self {
         let grown = |of: fn(&GroupMemory) -> Bytes| of(after).saturating_sub(of(before));
-        let counted = |of: fn(&GroupMemory) -> Option<Bytes>| Some(of(after)?.saturating_sub(of(before)?));
         let seconds = elapsed.get() as f64 / 1e6;
         let part = |after: Micros, before: Micros| {
             (after.saturating_sub(before).get() as f64 / 1e6 / seconds).clamp(0.0, 1.0)
@@ -140,11 +131,10 @@ impl MemoryPeriod {
         Self {
             seconds,
             stall,
-            full: stalls.map_or(0.0, |(after, before)| part(after.memory_full, before.memory_full)),
+            some: stalls.map(|(after, before)| {
+                (part(after.memory_some, before.memory_some), part(after.io_some, before.io_some))
+            }),
             refault,
-            activate: counted(|m| m.activate),
-            pgscan: counted(|m| m.pgscan),
-            pgsteal: counted(|m| m.pgsteal),
             oom: after.oom > before.oom || after.oom_kill > before.oom_kill,
             usage: before.usage,
         }

@@ -1,27 +1,28 @@
-//! Memory: lent to who needs it while its owner does not, and back at once when he does.
+//! Memory is lent to containers that need it while its owner does not, and is back when the owner's load returns.
 //!
 //! # Problem
 //! *Highlighting the Container Memory Consolidation Problems in Linux* (NCA 2019): limits isolate, and waste what an idle container
-//! keeps; no limits consolidate, and whoever touches most pages takes them from who needs them. Soft limits do neither, for the
-//! kernel does not know how containers are doing. Its last sentence asks that they say so.
+//! keeps; without limits memory is used, and whichever container touches most pages takes it from the others. Soft limits isolate
+//! too (Table I), and waste as much, for the kernel does not know how containers are doing. The paper's last sentence asks that they
+//! say so.
 //!
 //! # Approach
 //! Every second each container gets a colour ([`ColourSource`]): red, its objective is missed; yellow, it is met; green, more memory
-//! cannot help. From colours, reservations and weights follows what each is owed (`entitle`). When memory is short and somebody
-//! needs it:
-//! - who uses more than he is owed, gives it back, a quarter per second ([`MemoryAction::Recall`]);
-//! - who is green lends, in small steps that grow while nothing happens and stop at the first sign of harm ([`MemoryAction::Lend`]). What
-//!   was too much is remembered as a working set, and for minutes, or until its load is another, nobody takes that much again.
+//! cannot help. From colours, reservations and weights follows what each is owed (`entitle`), which the kernel keeps for those that
+//! are not green (`protect`). When memory is short and some container needs it:
+//! - one that uses more than it is owed gives the excess back, a quarter per second ([`MemoryAction::Recall`]);
+//! - one that is green lends, in small steps that grow while nothing happens and stop at the first sign of harm
+//!   ([`MemoryAction::Lend`]).
 //!
 //! Before memory is lent, and at the moment when it is recalled, the container's view shows less, so that programs that size
-//! themselves by it give it back themselves (Algorithm 2 of Adaptive Resource Views, seen from the other side). What protects stays in force (`memory.low`); what takes
-//! is done once and leaves nothing behind; a limit is only ever a lease of seconds, above what its container is owed.
+//! themselves by it give it back themselves (Algorithm 2 of Adaptive Resource Views, from the other side). Protection stays in force
+//! (`memory.low`); memory is taken once, and that leaves nothing behind; no limit is set. What each mechanism buys:
+//! `docs/decisions/0046-memory-ablation.md`.
 //!
 //! # Terminology
-//! *Floor*: never taken. *Entitlement*: what is owed now, given the colours; *nominal*: what would be if everybody wanted all he
-//! can get. *Working set*: the lower bound that failed loans taught. *Pool*: what is divided, the machine and inside of it each
-//! cgroup with a hard limit around several containers (one that is around a single container is that container's). *Room*: what of it is
-//! free.
+//! *Floor*: never taken. *Entitlement*: what is owed now, given the colours; *nominal*: what would be if every container wanted all
+//! it can get. *Pool*: what is divided, the machine and inside of it each cgroup with a hard limit around several containers (one
+//! around a single container is that container's). *Room*: what of it is free.
 //!
 //! # Properties
 //! In `tests/memory_scenarios_random.rs`, each with a test of its name:
@@ -30,8 +31,6 @@
 //! - `a_reservation_in_use_is_never_taken`
 //! - `what_is_owed_fits_the_pool`
 //! - `steps_are_small`
-//! - `a_quarantined_container_keeps_what_it_is_owed`
-//! - `limits_are_leases_above_what_is_owed`
 //! - `failed_loans_become_rare`
 //! - `a_container_without_an_answer_gets_no_second_order`
 //! - `nobody_dies_who_would_have_lived`
@@ -42,6 +41,7 @@ mod entitle;
 mod explain;
 mod governor;
 mod lend;
+mod mechanisms;
 mod member;
 mod meter;
 mod pool;
@@ -51,9 +51,11 @@ mod protect;
 mod recall;
 mod settings;
 mod state;
+mod tuning;
 
 pub use colour::ColourSource;
 pub use governor::MemoryGovernor;
+pub use mechanisms::MemoryMechanisms;
 pub use pressure_notice::PressureNotices;
 
 pub use settings::MemorySettings;
@@ -110,16 +112,6 @@ pub enum MemoryAction {
         /// Until when.
         until: Micros,
     },
-    /// It grows faster than it can be taken back: it is held for seconds.
-    Lease {
-        /// v2 `memory.high`.
-        high: Bytes,
-    },
-    /// Something that we did did harm: for ten minutes it gives no more than what others are owed, and is not held.
-    Quarantine {
-        /// Until when.
-        until: Micros,
-    },
 }
 
 impl MemoryAction {
@@ -131,8 +123,6 @@ impl MemoryAction {
             Self::Recall { .. } => "recall",
             Self::Drain { .. } => "drain",
             Self::Hold { .. } => "hold",
-            Self::Lease { .. } => "lease",
-            Self::Quarantine { .. } => "quarantine",
         }
     }
 }
@@ -153,8 +143,6 @@ pub struct DecisionInputs {
     pub floor: Bytes,
     /// What it was owed.
     pub entitlement: Bytes,
-    /// What failed loans taught.
-    pub working_set: Bytes,
     /// What was free in its pool.
     pub room: Bytes,
 }
@@ -175,8 +163,6 @@ pub enum LendingState {
     Lending,
     /// A loan hurt: nothing is taken for a while.
     Hold,
-    /// Something that we did did harm: it is left alone.
-    Quarantine,
     /// Nobody is in it.
     Dead,
 }
@@ -195,10 +181,13 @@ pub struct ContainerMemoryStatus {
     pub stall: Option<f64>,
     /// Its state.
     pub state: LendingState,
-    /// Until when it is held or quarantined.
+    /// Until when nothing is lent of it.
     pub until: Option<Micros>,
     /// Memory charged to it.
     pub usage: Bytes,
+    /// What it waited for over the last second, and its kills.
+    #[serde(default)]
+    pub pressure: MemoryPressure,
     /// What the kernel could take of that without a swap.
     pub reclaimable: Bytes,
     /// Its reservation.
@@ -207,8 +196,6 @@ pub struct ContainerMemoryStatus {
     pub floor: Bytes,
     /// What it is owed now.
     pub entitlement: Bytes,
-    /// What failed loans taught.
-    pub working_set: Bytes,
     /// What was taken from it since it last needed all.
     pub lent: Bytes,
     /// What is kept for it, as ordered: `memory.low`, or on v1 the soft limit.
@@ -217,14 +204,26 @@ pub struct ContainerMemoryStatus {
     pub enforced: bool,
     /// The most its view shows on our account.
     pub view_ceiling: Limit<Bytes>,
-    /// A limit that holds it back for seconds.
-    pub lease: Option<Bytes>,
     /// Loans that hurt, so far.
     pub failures: u32,
     /// Why nothing is ever taken from it, where that is so.
     pub exempt_reason: Option<String>,
     /// The last decisions, oldest first, at most [`DECISION_HISTORY`].
     pub decisions: Vec<MemoryDecision>,
+}
+
+/// What a container waited for over the last second, and how often the kernel killed in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MemoryPressure {
+    /// The part of the time that at least one task waited for memory, `some` of `memory.pressure`; `None` without PSI.
+    pub memory_some: Option<f64>,
+    /// The same for I/O, `io.pressure`.
+    pub io_some: Option<f64>,
+    /// Memory that was reclaimed and came back (`workingset_refault_*`), in bytes per second.
+    pub refault: Bytes,
+    /// Processes that the kernel killed in it for memory since its cgroup was made: `oom_kill`.
+    pub oom_kill: u64,
 }
 
 /// A pool as the governor sees it.

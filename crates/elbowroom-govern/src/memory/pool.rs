@@ -8,8 +8,8 @@
 
 use super::entitle::{MemoryClaimant, entitle};
 use super::member::MemoryMember;
-use super::{MemorySettings, to_f64};
-use crate::memory::state::MIN_AMOUNT;
+use super::tuning::TUNING;
+use super::{MemorySettings, PoolView, to_bytes, to_f64};
 use elbowroom_types::claim::MemoryClaim;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::{GroupMemory, NodeMemory};
@@ -17,16 +17,6 @@ use elbowroom_types::probe::Colour;
 use elbowroom_types::sample::NodeProperties;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use std::collections::BTreeMap;
-
-/// The part of a machine that is never promised to anybody: the kernel needs some to work with. Below a cgroup's limit it needs
-/// none, and who divides that among its containers to the last page means it.
-const MARGIN: f64 = 0.03;
-/// What a container that is not hungry may grow by before it is asked again.
-const GROWTH: f64 = 1.25;
-const MIN_GROWTH: f64 = (64 << 20) as f64;
-/// The least by which a red container is helped along in a period, whatever it is owed.
-const RED_STEP: f64 = 0.05;
-const MIN_RED_STEP: f64 = (8 << 20) as f64;
 
 /// A cgroup.
 #[derive(Debug)]
@@ -64,6 +54,19 @@ pub(super) struct PoolMembership {
 }
 
 impl PoolMembership {
+    /// As it is shown, with so much reserved and so many containers in need.
+    pub(super) fn view(&self, reserved: f64, needers: usize) -> PoolView {
+        PoolView {
+            path: self.path.clone(),
+            size: to_bytes(self.pool.size),
+            room: to_bytes(self.pool.room),
+            reserved: to_bytes(reserved),
+            short: self.pool.short,
+            containers: self.member_ids.len(),
+            needers,
+        }
+    }
+
     /// Whether it is inside of another.
     fn is_in(&self, outer: &Self) -> bool {
         self.pool.owner.is_some() && outer.pool.owner.is_none_or(|owner| self.enclosing.contains(&owner))
@@ -83,7 +86,7 @@ pub(super) fn machine_pool(
     let outside = (total - free - sum(|m| m.usage)).max(0.0);
     let available = to_f64(memory.mem_available.saturating_sub(memory.mem_free));
     let spare = (available - sum(cache)).clamp(0.0, outside);
-    let margin = (MARGIN * total).max(2.0 * to_f64(node.high_mark));
+    let margin = (TUNING.margin * total).max(2.0 * to_f64(node.high_mark));
     let size = (total - margin - (outside - spare)).max(0.0);
     // Cache of what is no container is room: on a machine that has been up for a day, hardly anything else is.
     let room = (free + spare - to_f64(node.high_mark)).max(0.0);
@@ -104,10 +107,6 @@ pub(super) fn limited_pool(
     let room = to_f64(limit.saturating_sub(memory.usage));
     MemoryPool { owner: Some(owner), size, room, short: room < settings.short.fraction() * size }
 }
-
-/// Who has less than this part of what it is owed gets it from who has more than he is owed. That it gets until it just meets its
-/// objective would be too little: it would swing around that, and miss it half of the time.
-pub(super) const SHORT_BELOW: f64 = 0.98;
 
 /// A container that could use more than it has.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -143,18 +142,21 @@ pub(super) fn compute_entitlements(
         let usage = member.usage();
         let kept = member.user_protection.value().map_or(usage, to_f64);
         (member.reserve, member.promised) = reservation(&member.claim.memory, kept, member.max());
+        if member.is_of_kubernetes {
+            member.reserve = member.reserve.max(kept.min(cap));
+            member.promised = member.promised.max(kept.min(cap));
+        }
         let lend = member.claim.memory.lend.unwrap_or(settings.lend).fraction();
-        let learned = member.working_set.min(usage);
-        let missed = member.missing_working_set();
         member.floor = match member.colour() {
             _ if member.is_unpopulated() => 0.0,
-            Colour::Green => ((1.0 - lend) * member.reserve).max(learned),
-            Colour::Red | Colour::Yellow => missed.unwrap_or(member.reserve),
+            Colour::Green => (1.0 - lend) * member.reserve,
+            Colour::Red | Colour::Yellow => member.reserve,
         };
         let (weight, tier) = (f64::from(member.claim.weight), member.claim.tier);
         let dead = member.is_unpopulated();
-        let fills = !dead && member.colour() != Colour::Green && missed.is_none();
-        let want = if member.wants_memory() { cap } else { (GROWTH * usage + MIN_GROWTH).min(cap) };
+        let fills = !dead && member.colour() != Colour::Green;
+        // What a container that is not hungry may grow by before it is asked again.
+        let want = if member.wants_memory() { cap } else { (1.25 * usage + 8.0 * TUNING.min_step).min(cap) };
         let floor = member.floor;
         let (want, cap_now) = if fills { (want.max(floor), cap.max(floor)) } else { (floor, floor) };
         now.insert(
@@ -263,8 +265,10 @@ impl PoolMembership {
             let red = member.colour() == Colour::Red;
             let room = member.max().value().map_or(f64::INFINITY, |max| to_f64(max) - usage);
             let need = match member.colour() {
-                Colour::Red => (owed - usage).max(RED_STEP * usage + MIN_RED_STEP).min(room),
-                Colour::Yellow if member.wants_memory() && owed > 1.02 * usage => (owed - usage).min(room),
+                Colour::Red => (owed - usage).max(TUNING.first_step * usage + TUNING.min_step).min(room),
+                Colour::Yellow if member.wants_memory() && owed > (1.0 + TUNING.noise) * usage => {
+                    (owed - usage).min(room)
+                }
                 Colour::Yellow | Colour::Green => return None,
             };
             // Without a probe, yellow is all that is not known to be red or green; who reads back much would use more.
@@ -273,7 +277,7 @@ impl PoolMembership {
                 id: member.id,
                 is_red: red,
                 need,
-                is_owed: wants && usage < SHORT_BELOW * owed,
+                is_owed: wants && usage < (1.0 - TUNING.noise) * owed,
             })
         };
         let mut needers: Vec<UnmetDemand> =
@@ -285,7 +289,7 @@ impl PoolMembership {
             if all > inner.pool.room {
                 let part = inner.pool.room / all;
                 needers.iter_mut().filter(|needer| is_in(needer)).for_each(|needer| needer.need *= part);
-                needers.retain(|needer| !is_in(needer) || needer.need >= MIN_AMOUNT);
+                needers.retain(|needer| !is_in(needer) || needer.need >= TUNING.min_amount);
             }
         }
         needers
@@ -405,7 +409,7 @@ mod tests {
         let member = |id| {
             let mut member = MemoryMember::new(CgroupId(id));
             let memory = GroupMemory { usage: Bytes::gib(1), populated: true, ..GroupMemory::default() };
-            member.measure(Micros::secs(1), 1.0, &memory);
+            member.measure(Micros::secs(1), &memory);
             member.judgement.colour = Colour::Red;
             (member.entitlement, member.reserve) = (2.0 * GIB, 3.0 * GIB);
             (CgroupId(id), member)

@@ -2,25 +2,15 @@
 
 use super::member::MemoryMember;
 use super::pool::{PoolMembership, UnmetDemand};
+use super::state::RecallState;
+use super::tuning::TUNING;
 use super::{MemoryAction, explain, lend, recall, to_f64};
 use elbowroom_types::id::CgroupId;
-use elbowroom_types::memory::{MemoryHighLease, MemoryOrder, ReclaimRequest, ViewCeiling};
+use elbowroom_types::memory::{MemoryOrder, ReclaimRequest, ViewCeiling};
 use elbowroom_types::probe::Colour;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// For how long after something was taken a sign of harm counts as ours.
-const HARM_WINDOW: Micros = Micros::secs(3);
-/// A container that was harmed is left alone for this long.
-const QUARANTINE: Micros = Micros::secs(600);
-/// When all of its tasks wait for memory for this part of a period more than usual, it is harmed.
-const FULL_STALL_RISE: f64 = 0.2;
-/// Less than this part of its objective, and of what it did before, is harm. One of them alone is not: more may be asked of it, or
-/// less.
-const COLLAPSE: f64 = 0.5;
-/// Less than this is not worth draining.
-const MIN_DRAIN: f64 = (4 << 20) as f64;
 
 /// One period of one pool.
 #[derive(Debug)]
@@ -30,8 +20,7 @@ pub(super) struct PoolPass<'a> {
     pub(super) page_size: Bytes,
     /// Whether views show what is asked for.
     pub(super) shrink_views: bool,
-    /// `tau`.
-    pub(super) idle_tax: f64,
+    pub(super) mechanisms: super::MemoryMechanisms,
 }
 
 /// Who was spoken to in some pool that is short.
@@ -39,8 +28,6 @@ pub(super) struct PoolPass<'a> {
 pub(super) struct PassState {
     /// Their pool has less than is needed.
     short: BTreeSet<CgroupId>,
-    /// They owe what somebody else needs.
-    over_entitlement: BTreeSet<CgroupId>,
     /// Something was asked of them in this period: no other pool asks again.
     asked: BTreeSet<CgroupId>,
 }
@@ -48,46 +35,11 @@ pub(super) struct PassState {
 type MembersById = BTreeMap<CgroupId, MemoryMember>;
 
 impl PoolPass<'_> {
-    /// Looks for harm that was done by what was taken.
-    pub(super) fn review(&self, member: &mut MemoryMember, orders: &mut Vec<MemoryOrder>) {
-        if let Some(harm) = self.harm(member)
-            && self.now >= member.quarantine_until
-        {
-            lend::learn_working_set(member, self.now);
-            let until = self.now.saturating_add(QUARANTINE);
-            member.quarantine_until = until;
-            // What others are owed it still gives back, but is not held; and nothing where memory ran out.
-            member.recall.no_lease_until = until;
-            if member.meter.period().oom {
-                member.recall.exempt_until = until;
-            }
-            self.record_decision(member, MemoryAction::Quarantine { until }, explain::quarantine(harm));
-            orders.extend(member.lease.take().map(|_| MemoryOrder::Release(member.id)));
-        } else if let Some(harm) = lend::review(member, self.now) {
+    /// Looks for harm after what was lent.
+    pub(super) fn review(&self, member: &mut MemoryMember) {
+        if let Some(because) = lend::review(member, self.now) {
             let until = member.loans.hold_until();
-            let because = explain::hold(&harm, member);
             self.record_decision(member, MemoryAction::Hold { until }, because);
-        }
-    }
-
-    /// What is worse than a loan that failed. Who has to give back what he is not owed may say what he likes: only what the kernel
-    /// shows counts, or a probe that lies could keep everything.
-    fn harm(&self, member: &MemoryMember) -> Option<&'static str> {
-        let ours = |at: Option<Micros>| at.is_some_and(|at| self.now.saturating_sub(at) <= HARM_WINDOW);
-        let (lent, recalled) = (ours(member.loans.last_given()), ours(member.recall.last_recall));
-        let period = member.meter.period();
-        match () {
-            () if (lent || recalled) && period.oom => Some("the kernel found no memory for it"),
-            () if lent && member.meter.full_stall_rise() > FULL_STALL_RISE => {
-                Some("all of its tasks waited for memory")
-            }
-            () if lent
-                && member.judgement.sigma.is_some_and(|sigma| sigma < COLLAPSE)
-                && member.loans.fell_below(COLLAPSE, member.judgement.level) =>
-            {
-                Some("it served less than half of its objective")
-            }
-            () => None,
         }
     }
 
@@ -106,8 +58,10 @@ impl PoolPass<'_> {
         }
         if short {
             spoken.short.extend(&self.membership.member_ids);
-            need -= self.recall(members, needers, need, spoken, orders);
-            if need > 0.0 {
+            if self.mechanisms.recall {
+                need -= self.recall(members, needers, need, spoken, orders);
+            }
+            if need > 0.0 && self.mechanisms.lending {
                 self.lend(members, needers, need, spoken, orders);
             }
         }
@@ -122,9 +76,8 @@ impl PoolPass<'_> {
         rested: bool,
         orders: &mut Vec<MemoryOrder>,
     ) {
-        if !spoken.over_entitlement.contains(&member.id) {
-            recall::end_recall(member);
-            orders.extend(member.lease.take().map(|_| MemoryOrder::Release(member.id)));
+        if !(spoken.short.contains(&member.id) && recall::is_over_entitlement(member)) {
+            member.recall = RecallState::default();
         }
         match member.colour() {
             Colour::Red => member.loans.end_loans(),
@@ -145,7 +98,7 @@ impl PoolPass<'_> {
         for id in &self.membership.member_ids {
             let Some(member) = members.get_mut(id) else { continue };
             let usage = member.usage();
-            if member.is_unpopulated() && usage >= MIN_DRAIN && member.may_take(self.now) {
+            if member.is_unpopulated() && usage >= TUNING.min_step && member.may_take(self.now) {
                 let because = explain::drain(member);
                 self.order_reclaim(
                     member,
@@ -178,11 +131,10 @@ impl PoolPass<'_> {
             let Some(owed) = owed.filter(|owed| owed.id != *id && recall::is_over_entitlement(member)) else {
                 continue;
             };
-            spoken.over_entitlement.insert(*id);
-            if !member.may_recall(self.now) || left <= 0.0 || !spoken.asked.insert(*id) {
+            if !member.may_take(self.now) || left <= 0.0 || !spoken.asked.insert(*id) {
                 continue;
             }
-            let taken = recall::plan_recall(member, left, self.now);
+            let taken = recall::plan_recall(member, left);
             left -= taken.amount;
             self.set_view_ceiling(member, Some(member.usage() - taken.asked), orders);
             let because = explain::recall(member, &name, owed.need);
@@ -192,26 +144,8 @@ impl PoolPass<'_> {
                 because,
                 orders,
             );
-            if let Some(high) = taken.high {
-                self.order_lease(member, high, orders);
-            }
         }
         need - left
-    }
-
-    fn order_lease(&self, member: &mut MemoryMember, high: f64, orders: &mut Vec<MemoryOrder>) {
-        if !recall::needs_renewal(member.lease.as_ref(), high, self.now) {
-            return;
-        }
-        let high = self.whole_pages(high);
-        if member.lease.is_none() {
-            let because = explain::lease(member);
-            self.record_decision(member, MemoryAction::Lease { high }, because);
-        }
-        let until = self.now.saturating_add(recall::LEASE_DURATION);
-        let lease = MemoryHighLease { at: self.now, group: member.id, high, until };
-        member.lease = Some(lease);
-        orders.push(MemoryOrder::Lease(lease));
     }
 
     fn lend(
@@ -229,7 +163,7 @@ impl PoolPass<'_> {
         let name = first.map_or_else(String::new, |member| member.name.clone());
         let unasked: Vec<CgroupId> =
             self.membership.member_ids.iter().copied().filter(|id| !spoken.asked.contains(id)).collect();
-        for gift in lend::plan_loans(members, &unasked, needers, need, self.idle_tax, self.now) {
+        for gift in lend::plan_loans(members, &unasked, needers, need, self.now) {
             let Some(member) = members.get_mut(&gift.id) else { continue };
             spoken.asked.insert(gift.id);
             self.set_view_ceiling(member, Some(gift.ceiling), orders);
@@ -261,16 +195,13 @@ impl PoolPass<'_> {
         let (amount, dead) = match what {
             MemoryAction::Lend { amount } | MemoryAction::Recall { amount } => (amount, false),
             MemoryAction::Drain { amount } => (amount, true),
-            MemoryAction::Ask { .. }
-            | MemoryAction::Hold { .. }
-            | MemoryAction::Lease { .. }
-            | MemoryAction::Quarantine { .. } => return,
+            MemoryAction::Ask { .. } | MemoryAction::Hold { .. } => return,
         };
         if amount == Bytes::ZERO {
             return;
         }
         if matches!(what, MemoryAction::Lend { .. }) {
-            member.loans.start_loan(member.usage(), member.judgement.level);
+            member.loans.start_loan(member.judgement.load);
         }
         member.pending = Some((self.now, what));
         self.record_decision(member, what, because);
@@ -293,7 +224,7 @@ impl PoolPass<'_> {
         ceiling: Option<f64>,
         orders: &mut Vec<MemoryOrder>,
     ) {
-        let least = member.floor.max(member.working_set.min(member.usage()));
+        let least = member.floor;
         let ceiling = match ceiling.map(|ceiling| self.whole_pages(ceiling.max(least))) {
             Some(Bytes::ZERO) => return,
             Some(_) if !self.shrink_views => return,
@@ -301,7 +232,7 @@ impl PoolPass<'_> {
             None => Limit::Max,
         };
         let same = match (member.view_ceiling, ceiling) {
-            (Limit::At(a), Limit::At(b)) => (to_f64(a) - to_f64(b)).abs() <= 0.01 * to_f64(b),
+            (Limit::At(a), Limit::At(b)) => (to_f64(a) - to_f64(b)).abs() <= TUNING.noise / 2.0 * to_f64(b),
             (a, b) => a == b,
         };
         if !same {

@@ -48,10 +48,7 @@ impl PressureNotices {
             // Who is dead hears nothing.
             MemoryOrder::Reclaim(reclaim) if !reclaim.dead => self.notify(reclaim.group, reclaim.at),
             MemoryOrder::Reclaim(_) => None,
-            MemoryOrder::Protect(_)
-            | MemoryOrder::Lease(_)
-            | MemoryOrder::Release(_)
-            | MemoryOrder::Alert(_) => None,
+            MemoryOrder::Protect(_) | MemoryOrder::Alert(_) => None,
         }
     }
 
@@ -123,7 +120,6 @@ mod tests {
             (view_ceiling(5_000, 120), true),
             (reclaim(6_000, false), true),
             (reclaim(8_000, true), false),
-            (MemoryOrder::Release(GROUP), false),
         ] {
             assert_eq!(notices.on_order(&order), asked.then_some(GROUP), "{order:?}");
         }

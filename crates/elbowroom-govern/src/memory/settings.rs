@@ -15,9 +15,6 @@ pub struct MemorySettings {
     pub period: Micros,
     /// The part of a reservation that others may use while its owner has no use for it, where a claim does not say.
     pub lend: Percent,
-    /// The tax on idle memory, `tau` of Waldspurger (OSDI 2002, section 5.2): at 100% whoever uses least of its memory gives
-    /// first whatever its weight, at 0% only weights count.
-    pub idle_tax: Percent,
     /// Memory is short when less than this part of it is free.
     pub short: Percent,
     /// A container that gives memory shows less in its view, so that its programs can give it back themselves.
@@ -30,7 +27,6 @@ impl Default for MemorySettings {
             mode: GovernorMode::Observe,
             period: Micros::secs(1),
             lend: Percent::whole(75),
-            idle_tax: Percent::whole(75),
             short: Percent::whole(4),
             views: true,
         }

@@ -11,10 +11,12 @@
 //! first and kills then (mm/memcontrol.c, `memory_max_write`).
 
 mod bounded_write;
+mod oom_watch;
 mod protect;
 mod reader;
 mod reclaim;
 mod transient_limit;
 
+pub use oom_watch::{OomCounter, OomNotice, OomWatch};
 pub use reader::MemoryReader;
 pub use reclaim::{MemoryActuator, ReclaimMethod, UserLimits};

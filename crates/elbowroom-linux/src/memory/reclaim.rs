@@ -9,13 +9,12 @@ use crate::lease::{CgroupKnob, Leases, UnsetValue};
 use crate::timer;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::{
-    GroupMemory, MemoryHighLease, OrderCompletion, OrderKind, OrderOutcome, ReclaimProtection, ReclaimRequest,
+    GroupMemory, OrderCompletion, OrderKind, OrderOutcome, ReclaimProtection, ReclaimRequest,
 };
-use elbowroom_types::unit::{Bytes, Limit, Micros};
+use elbowroom_types::unit::{Bytes, Limit};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -26,7 +25,7 @@ const ORDER_TIMEOUT: Duration = Duration::from_millis(400);
 const MAX_RECLAIM_REQUEST: Bytes = Bytes::mib(64);
 /// Most that one poke of `memory.high` takes: for that long a limit of ours is in force.
 const MAX_TRANSIENT_RECLAIM: Bytes = Bytes::mib(32);
-/// What is set for the time of an order and no longer; `memory.high` also by a lease.
+/// What is set for the time of an order and no longer.
 const TRANSIENT_FILES: [&str; 3] = ["memory.limit_in_bytes", "memory.high", "memory.swappiness"];
 /// Less than this is not worth a poke.
 const MIN_RECLAIM: Bytes = Bytes::kib(64);
@@ -50,8 +49,6 @@ pub struct UserLimits {
     pub memory_low: Option<Limit<Bytes>>,
     /// v2 `memory.min`.
     pub memory_min: Option<Limit<Bytes>>,
-    /// v2 `memory.high`.
-    pub memory_high: Option<Limit<Bytes>>,
     /// v1 `memory.soft_limit_in_bytes`.
     pub memory_soft: Option<Limit<Bytes>>,
 }
@@ -62,8 +59,6 @@ pub struct UserLimits {
 pub struct MemoryActuator {
     layout: CgroupLayout,
     protection: ProtectionWriter,
-    /// `memory.high` leases: the knob, and until when.
-    high_leases: BTreeMap<CgroupId, (CgroupKnob, Micros)>,
     /// Whether `memory.reclaim` takes `swappiness=` (Linux 6.7); `None` until it was tried.
     takes_swappiness: Option<bool>,
 }
@@ -71,12 +66,7 @@ pub struct MemoryActuator {
 impl MemoryActuator {
     /// Hands for the cgroups of `layout`.
     pub fn new(layout: CgroupLayout) -> Self {
-        Self {
-            layout,
-            protection: ProtectionWriter::default(),
-            high_leases: BTreeMap::new(),
-            takes_swappiness: None,
-        }
+        Self { layout, protection: ProtectionWriter::default(), takes_swappiness: None }
     }
 
     /// How memory of the group at `path` is reclaimed here; `None` where it has no memory controller.
@@ -104,40 +94,10 @@ impl MemoryActuator {
         done(order.group, OrderKind::Reclaim, outcome, reclaimed)
     }
 
-    /// Holds a container back from growing, until [`MemoryHighLease::until`] at the latest: see [`Self::expire`].
-    pub fn lease(&mut self, leases: &mut Leases, order: &MemoryHighLease, path: &str) -> OrderCompletion {
-        let outcome = self.lower_memory_high(leases, order, &below_root(path));
-        done(order.group, OrderKind::Lease, outcome, Bytes::ZERO)
-    }
-
-    /// Ends a [`Self::lease`] now.
-    pub fn release(&mut self, leases: &mut Leases, group: CgroupId) -> OrderCompletion {
-        let Some((knob, _)) = self.high_leases.get(&group) else {
-            return done(group, OrderKind::Lease, OrderOutcome::Done, Bytes::ZERO);
-        };
-        let outcome = outcome(knob, Ok(leases.release(knob)));
-        // What could not be put back is tried again with every beat.
-        if leases.before(knob).is_none() {
-            self.high_leases.remove(&group);
-        }
-        done(group, OrderKind::Lease, outcome, Bytes::ZERO)
-    }
-
-    /// Ends the leases whose time is over, and puts back what a poke could not; to be called with every beat.
-    pub fn expire(&mut self, leases: &mut Leases, now: Micros) {
-        let over: Vec<CgroupId> = self
-            .high_leases
-            .iter()
-            .filter(|(_, (_, until))| *until <= now)
-            .map(|(group, _)| *group)
-            .collect();
-        for group in over {
-            self.release(leases, group);
-        }
+    /// Puts back what a poke could not; to be called with every beat.
+    pub fn expire(&mut self, leases: &mut Leases) {
         // Between two orders no poke is under way.
-        let leased: BTreeSet<&CgroupKnob> = self.high_leases.values().map(|(knob, _)| knob).collect();
-        let is_left =
-            |knob: &&CgroupKnob| TRANSIENT_FILES.contains(&knob.file.as_str()) && !leased.contains(knob);
+        let is_left = |knob: &&CgroupKnob| TRANSIENT_FILES.contains(&knob.file.as_str());
         let left: Vec<CgroupKnob> =
             leases.held().map(|record| &record.knob).filter(is_left).cloned().collect();
         for knob in left {
@@ -147,7 +107,6 @@ impl MemoryActuator {
 
     /// The container is gone.
     pub fn forget(&mut self, leases: &mut Leases, group: CgroupId) {
-        self.release(leases, group);
         self.protection.forget(&self.layout, leases, group);
         // Groups above it may have gone with it, and with a parent its knobs.
         leases.forget_gone();
@@ -156,7 +115,6 @@ impl MemoryActuator {
     /// Nothing of ours is in force any more: it was released, or the guard has taken it away.
     pub fn clear(&mut self) {
         self.protection.clear();
-        self.high_leases.clear();
     }
 
     /// What was in a container's files before us. A view that shows limits shows these, for protection is not the user's will.
@@ -180,7 +138,6 @@ impl MemoryActuator {
             CgroupVersion::V2 => UserLimits {
                 memory_low: before("memory.low", UnsetValue::Max),
                 memory_min: before("memory.min", UnsetValue::Max),
-                memory_high: before("memory.high", UnsetValue::Max),
                 ..UserLimits::default()
             },
         }
@@ -223,44 +180,6 @@ impl MemoryActuator {
         };
         let Some(after) = usage() else { return (OrderOutcome::Gone, before) };
         (outcome, before.saturating_sub(after))
-    }
-
-    fn lower_memory_high(
-        &mut self,
-        leases: &mut Leases,
-        order: &MemoryHighLease,
-        path: &Path,
-    ) -> OrderOutcome {
-        let Some((version, dir)) = self.layout.dir(CgroupController::Memory, path) else {
-            return OrderOutcome::Refused("no memory controller".into());
-        };
-        if version == CgroupVersion::V1 {
-            return OrderOutcome::Refused("cgroup v1 has no memory.high".into());
-        }
-        let Some(knob) = CgroupKnob::new(&dir, "memory.high", None, UnsetValue::Max) else {
-            return OrderOutcome::Gone;
-        };
-        let page = rustix::param::page_size() as u64;
-        let high = Limit::At(order.high.get() / page * page);
-        let write = |knob: &CgroupKnob, value| {
-            // Without waiting for what has to go (mm/memcontrol.c, `memory_high_write`), where the kernel knows that; where
-            // it does not, not for long: the limit is set first.
-            knob.write_with(value, OFlags::NONBLOCK, |file, line| {
-                match bounded_write::write(file, line, ORDER_TIMEOUT) {
-                    BoundedWrite::Complete | BoundedWrite::TimedOut => Ok(()),
-                    BoundedWrite::Refused(errno) => Err(errno),
-                }
-            })
-        };
-        let changed = leases.set_with(&knob, |user| user.min(high), write, "hold back");
-        let outcome = outcome(&knob, changed);
-        let until = if outcome == OrderOutcome::Done { order.until } else { Micros::ZERO };
-        self.high_leases.insert(order.group, (knob, until));
-        if outcome != OrderOutcome::Done {
-            // An earlier one may be in force still, and whoever ordered this takes it that there is none.
-            self.release(leases, order.group);
-        }
-        outcome
     }
 }
 

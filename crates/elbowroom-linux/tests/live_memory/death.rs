@@ -6,7 +6,7 @@ use elbowroom_linux::cgroup::{CgroupLayout, CgroupVersion};
 use elbowroom_linux::lease::{Leases, restore};
 use elbowroom_linux::memory::MemoryActuator;
 use elbowroom_linux::root::Root;
-use elbowroom_types::memory::{MemoryHighLease, ReclaimRequest};
+use elbowroom_types::memory::ReclaimRequest;
 use elbowroom_types::unit::{Bytes, Micros};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -33,15 +33,8 @@ fn part() {
         swap: false,
         dead: false,
     };
-    let (at, group) = (Micros::ZERO, ID);
-    let hold =
-        MemoryHighLease { at, group, high: Bytes(128 * MIB), until: Micros::secs(u64::from(u32::MAX)) };
     for _ in std::io::stdin().lines() {
-        // cgroup v1 has no lease, and refuses it.
-        let held = actuator.lease(&mut leases, &hold, &path).outcome;
-        let outcome = actuator.reclaim(&mut leases, &order, &path).outcome;
-        let released = actuator.release(&mut leases, ID).outcome;
-        println!("{held:?} {outcome:?} {released:?}");
+        println!("{:?}", actuator.reclaim(&mut leases, &order, &path).outcome);
     }
 }
 

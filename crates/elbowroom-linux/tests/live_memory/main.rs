@@ -13,9 +13,8 @@ use elbowroom_linux::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
 use elbowroom_linux::lease::{CgroupKnob, Leases, UnsetValue, restore};
 use elbowroom_linux::memory::{MemoryActuator, MemoryReader, ReclaimMethod, UserLimits};
 use elbowroom_linux::root::Root;
-use elbowroom_linux::timer;
 use elbowroom_types::id::CgroupId;
-use elbowroom_types::memory::{MemoryHighLease, OrderKind, OrderOutcome, ReclaimProtection, ReclaimRequest};
+use elbowroom_types::memory::{OrderKind, OrderOutcome, ReclaimProtection, ReclaimRequest};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use room::{ID, MIB, Room, room};
 use std::collections::BTreeSet;
@@ -214,17 +213,8 @@ fn a_limit_that_a_poke_could_not_put_back_goes_with_the_next_beat() {
     let knob = CgroupKnob::new(&dir, file, None, unset).unwrap();
     leases.set(&knob, Limit::At(128 * MIB), "reclaim").unwrap();
     assert_eq!((room.read(file), room.records()), ((128 * MIB).to_string(), 1));
-    actuator.expire(&mut leases, timer::now());
+    actuator.expire(&mut leases);
     assert_eq!((room.limits(), room.records()), (room.set(256), 0));
-    // What holds a container back until its time is over is no such limit.
-    if version == CgroupVersion::V2 {
-        let (at, until) = (Micros::ZERO, Micros(u64::MAX));
-        let lease = MemoryHighLease { at, group: ID, high: Bytes(128 * MIB), until };
-        assert_eq!(actuator.lease(&mut leases, &lease, &path).outcome, OrderOutcome::Done);
-        actuator.expire(&mut leases, timer::now());
-        assert_eq!(room.read(file), (128 * MIB).to_string());
-        actuator.release(&mut leases, ID);
-    }
 }
 
 #[test]
@@ -383,48 +373,6 @@ fn protection_reaches_through_every_group_above_and_goes_with_us() {
         }
     }
     assert_eq!(room.records(), 0);
-}
-
-#[test]
-fn a_group_is_held_back_for_a_time_and_no_longer() {
-    let mut room = room!();
-    let (mut leases, mut actuator) = (Leases::open(&room.ledger()).unwrap(), actuator());
-    room.hold_file(32);
-    let now = timer::now();
-    let order = |mib: u64| MemoryHighLease {
-        at: now,
-        group: ID,
-        high: Bytes(mib * MIB),
-        until: Micros(now.get() + 10),
-    };
-    let done = actuator.lease(&mut leases, &order(64), &room.path());
-    if room.version() == CgroupVersion::V1 {
-        assert!(matches!(done.outcome, OrderOutcome::Refused(_)), "{done:?}");
-        assert_eq!(actuator.reclaim_method(&room.path()), Some(ReclaimMethod::PokeLimit));
-        return;
-    }
-    assert_eq!((done.outcome, room.read("memory.high")), (OrderOutcome::Done, (64 * MIB).to_string()));
-    actuator.lease(&mut leases, &order(48), &room.path());
-    assert_eq!(room.read("memory.high"), (48 * MIB).to_string());
-    actuator.expire(&mut leases, now);
-    assert_eq!(room.read("memory.high"), (48 * MIB).to_string());
-    actuator.expire(&mut leases, Micros(now.get() + 10));
-    assert_eq!((room.read("memory.high"), room.records()), ("max".to_owned(), 0));
-    actuator.lease(&mut leases, &order(64), &room.path());
-    assert_eq!(actuator.release(&mut leases, ID).outcome, OrderOutcome::Done);
-    assert_eq!((room.read("memory.high"), room.records()), ("max".to_owned(), 0));
-    // One that cannot be renewed ends: who ordered it takes it that there is none.
-    actuator.lease(&mut leases, &order(64), &room.path());
-    let in_the_way = room.ledger().join("unfinished");
-    std::fs::create_dir(&in_the_way).unwrap();
-    let done = actuator.lease(&mut leases, &order(48), &room.path());
-    assert!(matches!(done.outcome, OrderOutcome::Refused(_)), "{done:?}");
-    assert_eq!((room.read("memory.high"), room.records()), ("max".to_owned(), 0));
-    std::fs::remove_dir(&in_the_way).unwrap();
-    // A limit of the user's that is tighter stays.
-    room.write("memory.high", &(40 * MIB).to_string());
-    actuator.lease(&mut leases, &order(64), &room.path());
-    assert_eq!((room.read("memory.high"), room.records()), ((40 * MIB).to_string(), 0));
 }
 
 #[test]

@@ -12,7 +12,7 @@
 
 use super::scenario::{Burst, DiskScenario};
 use super::world::{ContainerIoTruth, DiskSimulator, DiskTruth};
-use elbowroom_govern::disk::{DiskGovernor, DiskOrder, DiskPolicy};
+use elbowroom_govern::disk::{DiskGovernor, DiskOrder, DiskPolicy, DiskSettings};
 use elbowroom_types::alert::AlertKind;
 use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::Micros;
@@ -74,10 +74,20 @@ pub fn play(
     scenario: &DiskScenario,
     policy: Option<DiskPolicy>,
     seed: u64,
+    watch: impl FnMut(&DiskSimStep<'_>),
+) {
+    play_with(scenario, policy.map(|policy| scenario.settings(policy)), seed, watch);
+}
+
+/// The same with settings of a governor, such as other constants.
+pub fn play_with(
+    scenario: &DiskScenario,
+    settings: Option<DiskSettings>,
+    seed: u64,
     mut watch: impl FnMut(&DiskSimStep<'_>),
 ) {
     let mut world = DiskSimulator::new(scenario, seed);
-    let mut governor = policy.map(|policy| DiskGovernor::new(scenario.settings(policy), scenario.claims()));
+    let mut governor = settings.map(|settings| DiskGovernor::new(settings, scenario.claims()));
     while let Some(events) = world.step() {
         let orders: Vec<DiskOrder> = match &mut governor {
             Some(disks) => events.iter().flat_map(|event| disks.apply(event)).collect(),
@@ -96,8 +106,13 @@ pub fn play(
 
 /// Plays a scenario and says how it went.
 pub fn judge(scenario: &DiskScenario, policy: Option<DiskPolicy>, seed: u64) -> DiskScore {
+    judge_with(scenario, policy.map(|policy| scenario.settings(policy)), seed)
+}
+
+/// The same with settings of a governor, such as other constants.
+pub fn judge_with(scenario: &DiskScenario, settings: Option<DiskSettings>, seed: u64) -> DiskScore {
     let mut judge = Judge::new(scenario);
-    play(scenario, policy, seed, |moment| judge.observe(moment));
+    play_with(scenario, settings, seed, |moment| judge.observe(moment));
     judge.score()
 }
 

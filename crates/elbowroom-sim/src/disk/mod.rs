@@ -10,7 +10,7 @@
 //! it, and the device (`device`) divides itself. What a sensor would see of this comes out as [`Event`](elbowroom_types::sample::HostEvent)s,
 //! and [`Order`](elbowroom_govern::disk::Order)s go in and take effect after a delay; what really happened is in [`DiskTruth`], from
 //! which a [`Judge`] makes a [`DiskScore`]. A [`DiskScenario`] is data: a library of them makes the paper's figures ([`library`]), a
-//! seed makes any other ([`DiskScenario::random`]).
+//! seed makes any other ([`DiskScenario::random`]; [`DiskScenario::contest`] where each has a victim and a hog).
 //!
 //! # Simplifications
 //! Nothing is drawn per request: within a slice, rates are those of the steady state. So there are no tail latencies, and a
@@ -23,6 +23,7 @@
 //! - `the_same_seed_gives_the_same_events`
 
 mod arbitrary;
+mod contest;
 mod device;
 mod judge;
 pub mod library;
@@ -32,7 +33,7 @@ mod scenario;
 mod world;
 
 pub use device::Speed;
-pub use judge::{DiskScore, DiskSimStep, Judge, judge, play};
+pub use judge::{DiskScore, DiskSimStep, Judge, judge, judge_with, play, play_with};
 pub use program::{DiskProgram, DiskTenant, IoMethod, Pattern};
 pub use random::SplitMix64;
 pub use scenario::{Burst, DiskScenario, Drive, IoCgroupVersion};

@@ -100,6 +100,8 @@ fn program(random: &mut SplitMix64, mib: f64, lasts: Micros) -> MemoryProgram {
             .map(|from| OfferedLoad { from: Micros::secs(from), offered: load(random) })
             .collect(),
         objective: peak * random.between(0.05, 1.2),
+        mapped: 0.0,
+        ambush: false,
         elastic: random.one_in(4),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::scenario::{MemoryPolicy, MemoryScenario};
 use super::world::{MemorySimulator, MemoryTruth};
-use elbowroom_govern::memory::{MemoryGovernor, MemorySettings};
+use elbowroom_govern::memory::{MemoryGovernor, MemoryMechanisms, MemorySettings};
 use elbowroom_types::memory::MemoryOrder;
 use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::Micros;
@@ -21,15 +21,21 @@ pub struct MemorySimStep<'a> {
 }
 
 /// Plays a scenario and shows every second of it.
-pub fn play(
+pub fn play(scenario: &MemoryScenario, rule: MemoryPolicy, seed: u64, show: impl FnMut(&MemorySimStep<'_>)) {
+    play_with(scenario, rule, MemoryMechanisms::default(), seed, show);
+}
+
+/// The same with some of the governor's mechanisms only.
+pub fn play_with(
     scenario: &MemoryScenario,
     rule: MemoryPolicy,
+    mechanisms: MemoryMechanisms,
     seed: u64,
     mut show: impl FnMut(&MemorySimStep<'_>),
 ) {
     let claims = scenario.tenants.iter().filter_map(|tenant| tenant.claim.clone()).collect();
     let mut governor = matches!(rule, MemoryPolicy::Governor | MemoryPolicy::Silent)
-        .then(|| MemoryGovernor::new(MemorySettings::default(), claims));
+        .then(|| MemoryGovernor::new(MemorySettings::default(), claims).with_mechanisms(mechanisms));
     let mut world = MemorySimulator::new(scenario, rule, seed);
     for event in world.start() {
         governor.iter_mut().for_each(|governor| drop(governor.apply(&event)));
@@ -76,6 +82,16 @@ impl MemoryScore {
 
 /// Plays a scenario and adds it up.
 pub fn judge(scenario: &MemoryScenario, rule: MemoryPolicy, seed: u64) -> MemoryScore {
+    judge_with(scenario, rule, MemoryMechanisms::default(), seed)
+}
+
+/// The same with some of the governor's mechanisms only.
+pub fn judge_with(
+    scenario: &MemoryScenario,
+    rule: MemoryPolicy,
+    mechanisms: MemoryMechanisms,
+    seed: u64,
+) -> MemoryScore {
     let tenants = scenario.tenants.len();
     let phases = scenario.phases.len().max(1);
     let mut score = MemoryScore {
@@ -87,7 +103,7 @@ pub fn judge(scenario: &MemoryScenario, rule: MemoryPolicy, seed: u64) -> Memory
     };
     let mut seconds = vec![0.0; phases];
     let mut failed = 0;
-    play(scenario, rule, seed, |moment| {
+    play_with(scenario, rule, mechanisms, seed, |moment| {
         let statuses = |governor: &MemoryGovernor| -> u32 {
             let statuses = moment.truth.shares.iter().filter_map(|share| governor.status(share.group));
             statuses.map(|status| status.failures).sum()

@@ -65,6 +65,38 @@ pub fn liar(kernel: MemcgVersion, voice: ProbeBehaviour) -> MemoryScenario {
     scenario
 }
 
+/// Two databases: one idle and busy in turn, twenty times; the other always busy.
+pub fn cycles(kernel: MemcgVersion) -> MemoryScenario {
+    const TURN: u64 = 30;
+    let mut scenario = six_phases(kernel, Micros::secs(TURN));
+    scenario.name = format!("twenty cycles, {kernel:?}").to_lowercase();
+    let at = |n: u64| WARM.saturating_add(Micros::secs(TURN * n));
+    let [a, b] = &mut scenario.tenants[..] else { return scenario };
+    a.stops_at = None;
+    a.program.loads = (0..=40)
+        .map(|n| OfferedLoad {
+            from: if n == 0 { Micros::ZERO } else { at(n - 1) },
+            offered: if n % 2 == 0 { HIGH } else { LOW },
+        })
+        .collect();
+    b.program.loads = vec![OfferedLoad { from: Micros::ZERO, offered: HIGH }];
+    scenario.phases = (0..40).map(at).collect();
+    scenario.duration = at(40);
+    scenario
+}
+
+/// One that is idle until memory was lent of it, and wants all of it back in that moment.
+pub fn ambush(kernel: MemcgVersion) -> MemoryScenario {
+    let mut scenario = cycles(kernel);
+    scenario.name = format!("ambush, {kernel:?}").to_lowercase();
+    let a = &mut scenario.tenants[0];
+    a.program.loads =
+        vec![OfferedLoad { from: Micros::ZERO, offered: HIGH }, OfferedLoad { from: WARM, offered: LOW }];
+    a.program.ambush = true;
+    scenario.phases = (0..40).map(|n| WARM.saturating_add(Micros::secs(30 * n))).collect();
+    scenario
+}
+
 /// The usual lies.
 pub fn lies() -> [ProbeBehaviour; 3] {
     [ProbeBehaviour::Fixed(Colour::Red), ProbeBehaviour::Scaled(0.1), ProbeBehaviour::Fixed(Colour::Yellow)]
@@ -82,6 +114,7 @@ pub(super) fn machine(mib: u64) -> MemoryScenario {
         duration: Micros::ZERO,
         kernel: MemcgVersion::V2,
         stalls: true,
+        reclaims: true,
         enforced: true,
         foreign_write_at: None,
         noise: 0.01,
@@ -101,6 +134,8 @@ fn database(mib: u64) -> MemoryProgram {
         miss_seconds: 6e-3,
         loads: Vec::new(),
         objective: 1000.0,
+        mapped: 0.0,
+        ambush: false,
         elastic: false,
     }
 }

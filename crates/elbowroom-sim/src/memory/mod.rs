@@ -29,7 +29,7 @@ mod program;
 mod scenario;
 mod world;
 
-pub use judge::{MemoryScore, MemorySimStep, judge, play};
+pub use judge::{MemoryScore, MemorySimStep, judge, judge_with, play, play_with};
 pub use program::{MemoryProgram, MemoryTenant, OfferedLoad, ProbeBehaviour};
 pub use scenario::{MemcgVersion, MemoryPolicy, MemoryScenario};
 pub use world::{ContainerMemoryTruth, MemorySimulator, MemoryTruth};

@@ -34,6 +34,10 @@ pub struct MemoryProgram {
     pub loads: Vec<OfferedLoad>,
     /// Its objective, requests per second.
     pub objective: f64,
+    /// The part of its data that is mapped: programs run from it.
+    pub mapped: f64,
+    /// It asks for all it can get for twenty seconds as soon as a twentieth of its memory was taken.
+    pub ambush: bool,
     /// It sizes [`Self::anon`] by what its view shows, as a heap that shrinks does.
     pub elastic: bool,
 }
@@ -67,11 +71,19 @@ pub enum ProbeBehaviour {
     Fixed(Colour),
     /// That it serves this part of what it does.
     Scaled(f64),
+    /// Green and red in turn, each for so many seconds.
+    Flapping(u64),
 }
 
 impl ProbeBehaviour {
     /// What is said of what was done.
-    pub(super) fn report(self, program: &MemoryProgram, served: f64, offered: f64) -> Option<ProbeReport> {
+    pub(super) fn report(
+        self,
+        program: &MemoryProgram,
+        now: Micros,
+        served: f64,
+        offered: f64,
+    ) -> Option<ProbeReport> {
         let measure = |served| {
             let objective = Some(program.objective);
             ProbeReport::Measure(Measure {
@@ -85,6 +97,10 @@ impl ProbeBehaviour {
             Self::Honest => Some(measure(served)),
             Self::Silent => None,
             Self::Fixed(colour) => Some(ProbeReport::Colour { colour }),
+            Self::Flapping(seconds) => {
+                let turn = now.get() / 1_000_000 / seconds.max(1) % 2;
+                Some(ProbeReport::Colour { colour: if turn == 0 { Colour::Green } else { Colour::Red } })
+            }
             Self::Scaled(part) => Some(measure(served * part)),
         }
     }

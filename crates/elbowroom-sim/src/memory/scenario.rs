@@ -51,6 +51,8 @@ pub struct MemoryScenario {
     pub kernel: MemcgVersion,
     /// Whether it counts stalls.
     pub stalls: bool,
+    /// Whether it has a way to take memory back on order.
+    pub reclaims: bool,
     /// Whether orders are carried out.
     pub enforced: bool,
     /// Somebody else writes the protection of the first container at this time.

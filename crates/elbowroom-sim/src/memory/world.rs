@@ -9,8 +9,8 @@ use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::memory::{
-    GroupMemory, MemoryHighLease, MemoryOrder, MemoryTick, NodeMemory, OrderCompletion, OrderKind,
-    OrderOutcome, ProbeUpdate, ReclaimProtection, StallTotals,
+    GroupMemory, MemoryOrder, MemoryTick, NodeMemory, OrderCompletion, OrderKind, OrderOutcome, ProbeUpdate,
+    ReclaimProtection, StallTotals,
 };
 use elbowroom_types::probe::Colour;
 use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent, NodeProperties};
@@ -50,6 +50,9 @@ struct SimMemoryContainer<'a> {
     ever_cached: f64,
     /// The part of its pages that was used lately.
     active: f64,
+    /// The most it had since its last ambush, and until when that lasts.
+    had: f64,
+    ambush_until: Micros,
     running: bool,
     killed: bool,
     served: f64,
@@ -64,7 +67,6 @@ struct SimMemoryContainer<'a> {
     max_events: u64,
     oom_kill: u64,
     protection: f64,
-    lease: Option<MemoryHighLease>,
     view_ceiling: Limit<Bytes>,
     ours: bool,
 }
@@ -190,7 +192,9 @@ impl<'a> MemorySimulator<'a> {
         }
         let silent = self.rule == MemoryPolicy::Silent;
         for (i, cell) in self.containers.iter().enumerate().filter(|(_, cell)| cell.running && !silent) {
-            if let Some(report) = cell.tenant.probe.report(&cell.tenant.program, cell.served, cell.offered) {
+            if let Some(report) =
+                cell.tenant.probe.report(&cell.tenant.program, self.now, cell.served, cell.offered)
+            {
                 let (at, until) = (self.now, self.now.saturating_add(TTL));
                 events.push(HostEvent::Heard(ProbeUpdate { at, until, group: id(i), report }));
             }
@@ -219,10 +223,24 @@ impl<'a> MemorySimulator<'a> {
     fn execute_orders(&mut self) -> Vec<HostEvent> {
         let mut events = Vec::new();
         let (now, obeyed) = (self.now, self.scenario.enforced);
+        let reclaims = self.scenario.reclaims;
         for order in std::mem::take(&mut self.orders) {
             let (group, what, outcome, reclaimed) = match order {
                 MemoryOrder::Reclaim(reclaim) => {
                     let Some(cell) = self.cell(reclaim.group).filter(|_| obeyed) else { continue };
+                    if !reclaims {
+                        let outcome = OrderOutcome::Refused("no way to reclaim".into());
+                        let (group, what) = (reclaim.group, OrderKind::Reclaim);
+                        let reclaimed = Bytes::ZERO;
+                        events.push(HostEvent::MemoryDone(OrderCompletion {
+                            now,
+                            group,
+                            what,
+                            outcome,
+                            reclaimed,
+                        }));
+                        continue;
+                    }
                     let above = (cell.usage() - reclaim.keep.get() as f64).max(0.0);
                     let amount = above.min(reclaim.amount.get() as f64);
                     let taken = cell.take(amount);
@@ -233,30 +251,13 @@ impl<'a> MemorySimulator<'a> {
                 MemoryOrder::Protect(protect) if obeyed => {
                     (protect.group, OrderKind::Protect, self.protect(&protect), Bytes::ZERO)
                 }
-                MemoryOrder::Lease(lease) if obeyed => {
-                    let v2 = self.scenario.kernel == MemcgVersion::V2;
-                    let Some(cell) = self.cell(lease.group) else { continue };
-                    cell.lease = v2.then_some(lease);
-                    let outcome =
-                        if v2 { OrderOutcome::Done } else { OrderOutcome::Refused("no memory.high".into()) };
-                    (lease.group, OrderKind::Lease, outcome, Bytes::ZERO)
-                }
-                MemoryOrder::Release(group) => {
-                    if let Some(cell) = self.cell(group) {
-                        cell.lease = None;
-                    }
-                    continue;
-                }
                 MemoryOrder::ViewCeiling(view_ceiling) if obeyed => {
                     if let Some(cell) = self.cell(view_ceiling.group) {
                         cell.view_ceiling = view_ceiling.ceiling;
                     }
                     continue;
                 }
-                MemoryOrder::Protect(_)
-                | MemoryOrder::Lease(_)
-                | MemoryOrder::ViewCeiling(_)
-                | MemoryOrder::Alert(_) => continue,
+                MemoryOrder::Protect(_) | MemoryOrder::ViewCeiling(_) | MemoryOrder::Alert(_) => continue,
             };
             events.push(HostEvent::MemoryDone(OrderCompletion { now, group, what, outcome, reclaimed }));
         }
@@ -398,6 +399,8 @@ impl<'a> SimMemoryContainer<'a> {
             swap: 0.0,
             ever_cached: 0.0,
             active: 0.0,
+            had: 0.0,
+            ambush_until: Micros::ZERO,
             running: true,
             killed: false,
             served: 0.0,
@@ -412,7 +415,6 @@ impl<'a> SimMemoryContainer<'a> {
             max_events: 0,
             oom_kill: 0,
             protection: 0.0,
-            lease: None,
             view_ceiling: Limit::Max,
             ours: false,
         }
@@ -447,14 +449,14 @@ impl<'a> SimMemoryContainer<'a> {
     fn run(&mut self, now: Micros, max: f64, noise: f64) -> (f64, f64) {
         let program = &self.tenant.program;
         self.running &= self.tenant.stops_at.is_none_or(|stops| now < stops);
-        if self.lease.is_some_and(|lease| lease.until <= now) {
-            self.lease = None;
-        }
         if !self.running {
             (self.anon, self.served, self.offered, self.active) = (0.0, 0.0, 0.0, 0.0);
             return (0.0, 0.0);
         }
         self.offered = program.offered(now);
+        if program.ambush {
+            self.lie_in_wait(now);
+        }
         let hits = program.hits(self.cache);
         self.served = (program.peak(self.cache) * noise).min(self.offered);
         let touched = self.served * program.bytes_per_request.get() as f64 * SLICE_SECONDS;
@@ -481,7 +483,7 @@ impl<'a> SimMemoryContainer<'a> {
         let anon = (wanted - self.anon - self.swap)
             .clamp(-ALLOCATION_RATE * SLICE_SECONDS, ALLOCATION_RATE * SLICE_SECONDS);
         self.anon = (self.anon + anon.min(0.0)).max(0.0);
-        let room = max.min(self.lease.map_or(f64::INFINITY, |lease| lease.high.get() as f64)) - self.usage();
+        let room = max - self.usage();
         let (anon, cache) = (anon.max(0.0), missed.min((data - self.cache).max(0.0)));
         if anon + cache > room {
             self.max_events += u64::from(room < f64::INFINITY && max.is_finite());
@@ -491,6 +493,18 @@ impl<'a> SimMemoryContainer<'a> {
             return (anon.min((max - self.usage()).max(0.0)), cache.min((room - anon).max(0.0)));
         }
         (anon, cache)
+    }
+
+    /// Asks for all it can get when some of its memory was taken while it was idle.
+    fn lie_in_wait(&mut self, now: Micros) {
+        let program = &self.tenant.program;
+        let most = program.loads.iter().map(|load| load.offered).fold(0.0, f64::max);
+        if now < self.ambush_until {
+            (self.offered, self.had) = (most, self.usage());
+        } else if self.offered < most && self.usage() < 0.95 * self.had {
+            self.ambush_until = now.saturating_add(Micros::secs(20));
+        }
+        self.had = self.had.max(self.usage());
     }
 
     fn sample(&self, v2: bool, stalls: bool, swap_room: Bytes) -> GroupMemory {
@@ -506,6 +520,7 @@ impl<'a> SimMemoryContainer<'a> {
             file: size(self.cache),
             inactive_file: size(self.cache * (1.0 - self.active)),
             active_file: size(self.cache * self.active),
+            mapped: size(self.cache.min(self.tenant.program.mapped * self.tenant.program.data.get() as f64)),
             swap: size(self.swap),
             swap_room,
             refault_file: size(self.refault),

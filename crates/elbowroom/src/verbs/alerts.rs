@@ -5,6 +5,7 @@ use elbowroom_client::api::{AlertView, AlertsReport, ControlRequest, ControlResp
 use elbowroom_client::control::ControlClient;
 use elbowroom_client::output::{Format, OutputArgs, json, unexpected_response};
 use elbowroom_client::table::clip;
+use elbowroom_types::alert::AlertKind;
 use elbowroom_types::finding::Severity;
 use std::fmt::Write;
 use std::path::Path;
@@ -60,6 +61,9 @@ fn text(report: &AlertsReport, now: u64) -> String {
             format_span(ago),
             format_span(lasted)
         );
+        if view.alert.kind == AlertKind::Verdict {
+            let _ = writeln!(text, "    {}", clip(&view.alert.text, 400));
+        }
     }
     text
 }
@@ -92,7 +96,7 @@ fn format_span(ms: u64) -> String {
 mod tests {
     use super::*;
     use elbowroom_client::api::ContainerRef;
-    use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
+    use elbowroom_types::alert::{Alert, AlertSubject};
     use elbowroom_types::finding::FindingEvidence;
     use elbowroom_types::unit::Micros;
 
@@ -112,12 +116,16 @@ mod tests {
                 view(AlertKind::Overload, Some("memory"), 10_000, None),
                 view(AlertKind::Starved, None, 60_000, None),
             ],
-            ended: vec![view(AlertKind::Degraded, None, 5_000, Some(50_000))],
+            ended: vec![
+                view(AlertKind::Degraded, None, 5_000, Some(50_000)),
+                view(AlertKind::Verdict, Some("killed"), 5_000, Some(50_000)),
+            ],
             begun: Vec::new(),
         };
         let expect = "critical STARVED        web, for 60s\n    a\\nb\n    /proc/meminfo MemFree = 1GiB\n\
             warning  OVERLOAD       memory, for 110s\n    a\\nb\n    /proc/meminfo MemFree = 1GiB\n\n\
-            ended within the last hour:\nwarning  DEGRADED       node, 70s ago, after 45s\n";
+            ended within the last hour:\nwarning  DEGRADED       node, 70s ago, after 45s\n\
+            warning  VERDICT        killed, 70s ago, after 45s\n    a\\nb\n";
         assert_eq!(text(&report, 120_000), expect);
         assert_eq!(text(&AlertsReport::default(), 0), "nothing is wrong\n");
     }

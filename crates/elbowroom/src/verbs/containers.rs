@@ -3,6 +3,7 @@
 use super::memory;
 use super::probe::probe_text;
 use anyhow::Result;
+use clap::Args;
 use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, Explanation, display_name};
 use elbowroom_client::control::ControlClient;
 use elbowroom_client::number_format;
@@ -20,14 +21,28 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
 
-/// `elbowroom list`.
-pub(crate) fn list(run_dir: &Path, output: OutputArgs) -> Result<String> {
-    let ControlResponse::List(containers) =
-        ControlClient::connect(run_dir)?.request(&ControlRequest::List)?
-    else {
-        return unexpected_response();
+/// Arguments of `list`.
+#[derive(Args)]
+pub(crate) struct ListArgs {
+    /// Also the containers that ended within the last hour.
+    #[arg(short, long)]
+    all: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// `elbowroom list`: the worst first.
+pub(crate) fn list(run_dir: &Path, args: ListArgs) -> Result<String> {
+    let ask = |request| match ControlClient::connect(run_dir)?.request(&request)? {
+        ControlResponse::List(containers) => Ok(containers),
+        _ => unexpected_response(),
     };
-    match output.format {
+    let mut containers = ask(ControlRequest::List)?;
+    if args.all {
+        containers.extend(ask(ControlRequest::Ended)?);
+    }
+    containers.sort_by_key(|c| std::cmp::Reverse(c.verdict.severity()));
+    match args.output.format {
         Format::Json => json(&containers),
         Format::Text => Ok(list_text(&containers)),
     }
@@ -118,18 +133,34 @@ fn reach_text(reached: &ReachReport) -> String {
     text
 }
 
+/// The width of a terminal, and of what is piped.
+const WIDTH: usize = 80;
+/// Names are clipped to these many characters, to fewer where a row would be too wide, and never to less than the second.
+const NAME_WIDTHS: (usize, usize) = (28, 12);
+
 fn list_text(containers: &[ContainerView]) -> String {
+    let text = list_table(containers, NAME_WIDTHS.0);
+    let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    match widest.saturating_sub(WIDTH) {
+        0 => text,
+        excess => list_table(containers, NAME_WIDTHS.0.saturating_sub(excess).max(NAME_WIDTHS.1)),
+    }
+}
+
+fn list_table(containers: &[ContainerView], name_width: usize) -> String {
     let rows: Vec<Vec<String>> = containers
         .iter()
         .map(|c| {
             vec![
-                clip(&display_name(c), 28),
+                clip(&display_name(c), name_width),
+                c.verdict.status.to_string(),
                 c.view.cpus.to_string(),
                 format!("{}-{}", c.view.cpus_lower, c.view.cpus_upper),
                 format!("{:.2}", c.cpu_used_millicpu as f64 / 1_000.0),
                 c.view.memory.to_string(),
                 c.usage.memory.to_string(),
                 match (c.attached, c.late_usec) {
+                    _ if c.ended_unix_ms.is_some() => "ended",
                     (false, _) => "no",
                     (true, Some(_)) => "late",
                     (true, None) => "yes",
@@ -140,6 +171,7 @@ fn list_text(containers: &[ContainerView]) -> String {
         .collect();
     let heading = [
         ("CONTAINER", Align::Left),
+        ("VERDICT", Align::Left),
         ("CPUS", Align::Right),
         ("BOUNDS", Align::Right),
         ("USED", Align::Right),
@@ -154,9 +186,17 @@ fn show_text(c: &ContainerView) -> String {
     let view = &c.view;
     let mut lines = vec![
         ("container", clip(&display_name(c), 200)),
+        ("verdict", format!("{}: {}", c.verdict.status, clip(&c.verdict.reason, 300))),
         ("id", clip(&c.id, 200)),
         ("engine", format!("{:?}", c.engine).to_lowercase()),
     ];
+    if let Some(command) = &c.verdict.command {
+        lines.insert(2, ("what helps", clip(command, 300)));
+    }
+    if let Some(ended) = c.ended_unix_ms {
+        let ago = elbowroom_linux::timer::unix_ms().saturating_sub(ended) / 1_000;
+        lines.insert(1, ("ended", format!("{} ago", Micros::secs(ago))));
+    }
     if let Some(pod) = &c.pod {
         let name = pod.name.as_deref().unwrap_or("?");
         lines.push(("pod", format!("{}/{name} ({})", pod.namespace.as_deref().unwrap_or("?"), pod.uid)));

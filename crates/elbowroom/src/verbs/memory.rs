@@ -9,6 +9,7 @@ use elbowroom_client::table::{Align, clip, table};
 use elbowroom_govern::GovernorMode;
 use elbowroom_govern::memory::{ColourSource, ContainerMemoryStatus, MemoryDecision, PoolView};
 use elbowroom_types::unit::{Bytes, Limit};
+use elbowroom_types::verdict::VerdictStatus;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -88,7 +89,10 @@ fn container_table(containers: &[ContainerMemory]) -> String {
             clip(of.container.name.as_ref().unwrap_or(&of.container.id), 16),
             number_format::colour_name(s.colour).to_owned(),
             source_name(s.source).to_owned(),
-            number_format::memory_state(s.state).to_owned(),
+            match of.verdict.status {
+                VerdictStatus::Ok => number_format::memory_state(s.state).to_owned(),
+                status => status.to_string(),
+            },
             number_format::short_bytes(s.usage.get()),
             number_format::short_bytes(s.entitlement.get()),
             number_format::short_bytes(s.floor.get()),
@@ -148,21 +152,16 @@ pub(crate) fn memory_status_text(s: &ContainerMemoryStatus) -> String {
 /// What decided about a container's memory.
 pub(crate) fn memory_explanation(s: &ContainerMemoryStatus) -> String {
     let mut text = "\nmemory\n\n".to_owned();
-    let working_set = match s.working_set {
-        Bytes::ZERO => "no loan hurt it yet".to_owned(),
-        at_least => format!("at least {at_least}, as {} loans that hurt have shown", s.failures.max(1)),
-    };
     let mut rows = vec![
         ("now", memory_status_text(s)),
         ("used", format!("{}, of which {} can be taken", s.usage, s.reclaimable)),
         ("reservation", s.reserve.to_string()),
-        ("working set", working_set),
     ];
     if let Some(until) = s.until {
-        rows.push(("left alone until", number_format::monotonic(until)));
+        rows.push(("lends nothing until", number_format::monotonic(until)));
     }
-    if let Some(high) = s.lease {
-        rows.push(("held at", format!("{high} (for seconds)")));
+    if s.failures > 0 {
+        rows.push(("loans that hurt", s.failures.to_string()));
     }
     rows.extend(s.exempt_reason.iter().map(|why| ("never taken", why.clone())));
     for (key, value) in rows {
@@ -200,11 +199,12 @@ fn percent(part: Option<f64>) -> String {
 mod tests {
     use super::*;
     use elbowroom_client::api::ContainerRef;
-    use elbowroom_govern::memory::{DecisionInputs, LendingState, MemoryAction};
+    use elbowroom_govern::memory::{DecisionInputs, LendingState, MemoryAction, MemoryPressure};
     use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
     use elbowroom_types::id::CgroupId;
     use elbowroom_types::probe::Colour;
     use elbowroom_types::unit::Micros;
+    use elbowroom_types::verdict::Verdict;
 
     fn status() -> ContainerMemoryStatus {
         let inputs = DecisionInputs {
@@ -214,7 +214,6 @@ mod tests {
             usage: Bytes::gib(1),
             floor: Bytes::mib(300),
             entitlement: Bytes::mib(300),
-            working_set: Bytes::ZERO,
             room: Bytes::mib(9),
         };
         let lend = MemoryAction::Lend { amount: Bytes::mib(20) };
@@ -223,19 +222,18 @@ mod tests {
             source: ColourSource::Probe,
             sigma: Some(1.25),
             stall: Some(0.001),
-            state: LendingState::Quarantine,
+            state: LendingState::Hold,
             until: Some(Micros::secs(9)),
             usage: Bytes::mib(1000),
+            pressure: MemoryPressure::default(),
             reclaimable: Bytes::mib(700),
             reserve: Bytes::mib(1200),
             floor: Bytes::mib(300),
             entitlement: Bytes::mib(300),
-            working_set: Bytes::mib(280),
             lent: Bytes::mib(200),
             protected: Bytes::mib(300),
             enforced: false,
             view_ceiling: Limit::At(Bytes::mib(980)),
-            lease: None,
             failures: 1,
             exempt_reason: None,
             decisions: vec![MemoryDecision {
@@ -269,7 +267,7 @@ mod tests {
             mode: GovernorMode::Observe,
             not_enforced: None,
             pools: vec![pool],
-            containers: vec![ContainerMemory { container, status: status() }],
+            containers: vec![ContainerMemory { container, status: status(), verdict: Verdict::default() }],
             alerts: vec![alert],
         }
     }

@@ -1,171 +1,120 @@
-//! The default policy: lifelines that starvation cannot lower, of a disk whose capacity nobody had to guess.
+//! The default policy: a container that takes more than it needs is cut, only while another is short of what it needs.
 //!
 //! # Problem
 //! Aridac's idea is right: what a container is used to get is what neighbours must leave it. Three things break it. A sample of
 //! a starved container looks like little demand, so on a disk that becomes slower caps fall for ever (its Fig. 8). A burst
 //! has to grow into idle bandwidth by 20 % at a time. And the capacity is a constant in a configuration.
 //!
-//! # Approach
-//! One period, in this order:
-//! 1. [`saturation`]: is the disk at its end? Its queue is long, requests take much longer than on a quiet day ([`base_latency`]), and
-//!    more of them in the queue do not make it do more. Waiting containers (PSI) prove nothing: one synchronous reader waits
-//!    60 % of the time on an idle disk, and asynchronous ones never.
-//! 2. [`censor`]: which samples may lower a lifeline.
-//! 3. [`capacity`]: prices of bytes and operations, from what a saturated disk did; [`operation_cost`]: how many bytes an operation costs.
-//! 4. [`demand`]: lifelines move; up only while the disk is not saturated and only as far as there is something to promise
-//!    (*admission*), so a burst that hurts others never becomes what it is owed.
-//! 5. [`allocate`]: GUARD (everything except the others' lifelines, at once) while there is room, SHARE when there is not. No
-//!    limits at all while one container uses the disk, or nobody had to share it for ten minutes.
-//! 6. [`inversion_detector`]: limits that hold everybody up while the disk is idle go, and stay away for five minutes.
+//! # Rule
+//! One period, in this order; the numbers are in [`LifelineConstants`]:
+//! 1. *Slow*: requests take twice as long as on a quiet day ([`base_latency`]).
+//! 2. *Need*: a lifeline, which follows what a container does, and only while the disk is not slow and the container is at no limit. What
+//!    was reserved counts where it is more; for one that came just now, the same part as everybody's.
+//! 3. *Short*: the disk is slow, a container gets less than it needs, has requests under way, and is at no limit. One of class `latency`
+//!    is short on every slow disk; one of a higher tier while it waits and a lower one takes something.
+//! 4. *Cut*: if any is short, who takes more than `need * (1 + P)` loses its part of what is missing; then nothing for
+//!    [`LifelineConstants::settle_seconds`], so that the cut can be seen to work.
+//! 5. *Grow*: if none is short, caps grow: halfway back to just below where harm was seen, then by little, beyond it by more. Ten minutes
+//!    after the last harm they go.
+//! 6. *Brake*: if a container is blocked on a disk that is not slow, while limits of ours bind, it waits for one that we hold back
+//!    (a journal, a lock): all limits go for ten minutes.
 //!
-//! Limits are kept only on containers that use the disk or did so within ten minutes. Containers of class `latency` get none
-//! while there is room, and never one below one and a half of what they did within the last minute: a throttled request waits for
-//! up to 100 ms. Their lifelines are not lent either.
+//! No container is cut on a guess: a disk that hangs, a clock that stops or a container that vanishes leaves caps as they are or lets
+//! them grow. On a disk that divides by weight there are weights and no caps.
 //!
 //! # Terminology
-//! *Lifeline* `L`: what a container is known to need, as rates, so that it is a larger part of a slower disk. *Protected*: the
-//! lifeline with room to grow, `L * (1 + P)`, or the reservation where that is more. *Kept*: what of that others leave it; the
-//! rest is lent while it demonstrably goes unused. *Rest*: what the disk does in no container's name.
+//! *Cost*: bytes per second, where an operation counts as [`LifelineConstants::operation_bytes`]. Caps, needs and what is missing are costs.
 //!
 //! # Properties
-//! In `tests/disk_policy_properties.rs`, each with a test of its name:
-//! - `caps_in_share_add_up_to_no_more_than_the_target`
-//! - `floors_hold`
-//! - `a_censored_lifeline_never_falls`
-//! - `the_same_events_give_the_same_orders`
-//! - `the_order_of_containers_is_irrelevant`
-//! - `observing_decides_as_enforcing_does_given_the_same_limits`
-//! - `no_cap_is_pointless_beside_the_users`
-//! - `at_most_one_cap_per_container_and_second`
-//! - `no_event_whatever_its_numbers_can_panic`
+//! In `tests/disk_policy_properties.rs` and `tests/disk_scenarios_random.rs`, each with a test of its name.
 
-mod allocate;
 mod base_latency;
 mod capacity;
-mod capacity_history;
-mod censor;
-mod demand;
-mod inversion_detector;
-mod operation_cost;
-mod saturation;
-mod tick;
+mod constants;
+mod rule;
+mod tell;
 
-pub(super) use demand::DiskDemand;
-pub(super) use tick::tick;
+pub use constants::LifelineConstants;
+pub(super) use rule::tick;
 
 use super::flow::Flow;
 use super::meter::DiskLoad;
-use allocate::DiskClaimant;
 use base_latency::BaseLatency;
 use capacity::Capacity;
 use elbowroom_types::io::{DiskProperties, IoMax};
 use elbowroom_types::unit::Micros;
-use inversion_detector::InversionDetector;
-use saturation::Saturation;
-
-/// A disk that does this part of the target and makes nobody wait has room for more: after so many seconds of that, and within so many
-/// more, half of what the target leaves is given away, too. Where that was its end, the next time waits longer, by so much at most;
-/// a tenth of the time that all goes well is taken off that again.
-const FULL_USE: f64 = 0.9;
-const HEADROOM_DELAY_SECONDS: f64 = 2.0;
-const HEADROOM_RAMP_SECONDS: f64 = 4.0;
-const HEADROOM_MAX_BACKOFF_SECONDS: f64 = 32.0;
-const HEADROOM_BACKOFF_DECAY: f64 = 0.1;
 
 /// What is known of one disk.
 #[derive(Debug)]
 pub(super) struct DeviceModel {
     base_latency: BaseLatency,
-    saturation: Saturation,
     capacity: Option<Capacity>,
-    inversion: InversionDetector,
-    /// When containers last had to share.
-    last_contention: Option<Micros>,
-    /// SHARE, not GUARD.
-    is_sharing: bool,
-    uncontended_ticks: u32,
-    /// For how many seconds the disk lately did nearly all it may without making requests wait; negative while that does not count.
-    headroom_seconds: f64,
-    /// For how many seconds it does not count after the disk was at its end.
-    headroom_backoff: f64,
-    /// The part of the disk that is given away.
-    budget: f64,
-    /// The last period was one of a probe.
-    was_probing: bool,
+    /// Since when it is slow.
+    slow_since: Option<Micros>,
+    last_harm: Option<Micros>,
+    last_cut: Option<Micros>,
+    /// For how many seconds limits of ours have held up who has none.
+    blocked_seconds: f64,
+    hands_off_until: Option<Micros>,
     /// What the disk does in no container's name, per second.
     unattributed: Flow,
-    /// Kept between periods, so that one allocates nothing.
-    claimants: Vec<DiskClaimant>,
-    guard_caps: Vec<f64>,
-    shares: Vec<f64>,
+    /// Another measurement may show a shortage that this one only hints at.
+    wants_sample: bool,
 }
 
 impl DeviceModel {
     /// Nothing known, or only what was learned before.
     pub(super) fn new(disk: &DiskProperties, remembered: Option<IoMax>) -> Self {
+        let operation = LifelineConstants::default().operation_bytes[usize::from(disk.rotational)];
         Self {
             base_latency: BaseLatency::new(disk.rotational),
-            saturation: Saturation::default(),
-            capacity: remembered.and_then(|parts| Capacity::from_remembered(parts, disk.rotational)),
-            inversion: InversionDetector::default(),
-            last_contention: None,
-            is_sharing: false,
-            uncontended_ticks: 0,
-            headroom_seconds: 0.0,
-            headroom_backoff: 0.0,
-            budget: 0.0,
-            was_probing: false,
+            capacity: remembered.and_then(|rates| Capacity::from_remembered(rates, operation)),
+            slow_since: None,
+            last_harm: None,
+            last_cut: None,
+            blocked_seconds: 0.0,
+            hands_off_until: None,
             unattributed: Flow::ZERO,
-            claimants: Vec::new(),
-            guard_caps: Vec::new(),
-            shares: Vec::new(),
+            wants_sample: false,
         }
-    }
-
-    /// Takes in a period: whether the disk looked saturated in it, and whether it made requests wait.
-    fn update_headroom(&mut self, load: &DiskLoad, target: f64, vote: bool, waits: bool) {
-        let capacity = self.capacity.as_ref();
-        let probing = capacity.is_some_and(Capacity::is_probing);
-        let used = capacity.map_or(0.0, |capacity| capacity.share(load.flow));
-        let most = HEADROOM_DELAY_SECONDS + HEADROOM_RAMP_SECONDS;
-        self.headroom_seconds = match () {
-            // A probe goes to the end by itself.
-            () if vote && !probing => {
-                if self.budget > target {
-                    self.headroom_backoff = (2.0 * self.headroom_backoff)
-                        .clamp(HEADROOM_DELAY_SECONDS, HEADROOM_MAX_BACKOFF_SECONDS);
-                }
-                -self.headroom_backoff
-            }
-            () if vote || waits => self.headroom_seconds.min(0.0),
-            () if used > FULL_USE * target => (self.headroom_seconds + load.seconds).min(most),
-            () => self.headroom_seconds.min((self.headroom_seconds - load.seconds).max(0.0)),
-        };
-        if self.headroom_seconds >= most {
-            self.headroom_backoff = (self.headroom_backoff - HEADROOM_BACKOFF_DECAY * load.seconds).max(0.0);
-        }
-    }
-
-    /// How much of what may be given away beyond the target is.
-    fn headroom(&self) -> f64 {
-        ((self.headroom_seconds - HEADROOM_DELAY_SECONDS) / HEADROOM_RAMP_SECONDS).clamp(0.0, 1.0)
     }
 
     pub(super) fn capacity(&self) -> Option<&Capacity> {
         self.capacity.as_ref()
     }
 
-    /// Whether it cannot be told yet if the disk is at its end. Where a probe of ours may have brought it there, it is asked soon
-    /// before the probe goes on; where one did, it has ended, and how the disk is without, a whole period tells.
+    /// Whether the disk has just become slow and nothing was done about it yet.
     pub(super) fn needs_early_sample(&self) -> bool {
-        match self.was_probing {
-            true => self.saturation.is_suspect(),
-            false => self.saturation.is_undecided(),
-        }
+        self.wants_sample
     }
 
     /// What requests of this load take on a quiet day, microseconds.
     pub(super) fn base_wait(&self, load: &DiskLoad) -> f64 {
         self.base_latency.mean_wait(load)
+    }
+}
+
+/// What is known of one container on one disk.
+#[derive(Debug, Default)]
+pub(super) struct DiskDemand {
+    /// What it is known to need, per second: `L`.
+    pub(super) lifeline: Flow,
+    /// What it does when it does something: a mean of seconds.
+    mix: Flow,
+    /// Seconds in which it was seen without anything in its way.
+    seen_seconds: f64,
+    /// What it may take, as a cost per second.
+    cap: Option<f64>,
+    /// What it took when another was last short, and when it was cut.
+    harm_point: f64,
+    cut_at: Option<Micros>,
+    /// For how many seconds it has gone past every limit.
+    escaping_seconds: f64,
+}
+
+impl DiskDemand {
+    /// Whether no limit holds it: for ten seconds it has done more than one allows.
+    pub(super) fn is_escaping(&self) -> bool {
+        self.escaping_seconds >= LifelineConstants::default().rise_seconds
     }
 }

@@ -1,0 +1,208 @@
+//! Containers that ended, and kills for memory: remembered for an hour, each by its name, so that one in a crash loop is one.
+
+use elbowroom_client::api::{ContainerView, Explanation, MAX_ENDED_CONTAINERS};
+use elbowroom_govern::verdict::{KILLED_FOR, MemoryKills};
+use elbowroom_types::container::ContainerIdentity;
+use elbowroom_types::id::CgroupId;
+use elbowroom_types::unit::{Bytes, Limit, Micros};
+use elbowroom_types::verdict::{Verdict, VerdictStatus};
+use std::collections::{BTreeMap, VecDeque};
+
+/// How long what ended is remembered.
+const RETENTION: Micros = Micros::secs(3_600);
+/// Names of which kills are remembered; the one that was killed longest ago is forgotten first.
+const MAX_KILL_RECORDS: usize = 256;
+
+/// What stays the same when a container is started again: its engine, pod and name; its id where it has no name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ContainerKey(String);
+
+impl ContainerKey {
+    pub(super) fn of(container: &ContainerIdentity) -> Self {
+        let pod = container.pod.as_ref().map_or("", |pod| pod.uid.as_str());
+        let name = container.name.as_ref().unwrap_or(&container.id);
+        Self(format!("{:?} {pod} {name}", container.engine))
+    }
+}
+
+/// The kills of all containers of one name, one after the other.
+#[derive(Clone, Debug)]
+pub(super) struct KillRecord {
+    count: u64,
+    first: Micros,
+    last: Micros,
+    limit: Limit<Bytes>,
+    peak: Option<Bytes>,
+    /// The first container of them, by which alerts name all of them.
+    pub(super) group: CgroupId,
+    /// What people call it.
+    pub(super) name: String,
+    /// What helps, as of the last kill.
+    command: Option<String>,
+}
+
+/// A kill, as it was seen.
+pub(super) struct SeenKill {
+    /// Processes that were killed since the last look.
+    pub(super) count: u64,
+    pub(super) at: Micros,
+    pub(super) limit: Limit<Bytes>,
+    pub(super) peak: Option<Bytes>,
+}
+
+impl KillRecord {
+    /// What is said of it.
+    pub(super) fn verdict(&self, now: Micros) -> Verdict {
+        Verdict {
+            status: VerdictStatus::Killed,
+            reason: self.kills(now).sentence(),
+            command: self.command.clone(),
+        }
+    }
+
+    /// The kills as a verdict has them.
+    pub(super) fn kills(&self, now: Micros) -> MemoryKills {
+        MemoryKills {
+            count: self.count,
+            span: self.last.saturating_sub(self.first),
+            ago: now.saturating_sub(self.last),
+            limit: self.limit,
+            peak: self.peak,
+        }
+    }
+}
+
+/// Kills for memory within the last hour.
+#[derive(Debug, Default)]
+pub(super) struct KillLog {
+    records: BTreeMap<ContainerKey, KillRecord>,
+}
+
+impl KillLog {
+    /// Takes a kill in the container `group` of that name.
+    pub(super) fn record(&mut self, key: ContainerKey, group: CgroupId, name: &str, seen: &SeenKill) {
+        let record = self.records.entry(key).or_insert_with(|| KillRecord {
+            count: 0,
+            first: seen.at,
+            last: seen.at,
+            limit: seen.limit,
+            peak: None,
+            group,
+            name: name.to_owned(),
+            command: None,
+        });
+        record.count = record.count.saturating_add(seen.count);
+        (record.last, record.limit) = (seen.at, seen.limit);
+        record.peak = record.peak.max(seen.peak);
+        while self.records.len() > MAX_KILL_RECORDS {
+            let oldest = self.records.iter().min_by_key(|(_, record)| record.last);
+            let Some(key) = oldest.map(|(key, _)| key.clone()) else { return };
+            self.records.remove(&key);
+        }
+    }
+
+    /// Notes what helps.
+    pub(super) fn set_command(&mut self, key: &ContainerKey, command: Option<String>) {
+        if let Some(record) = self.records.get_mut(key) {
+            record.command = command;
+        }
+    }
+
+    /// What is known of a name.
+    pub(super) fn of(&self, key: &ContainerKey) -> Option<&KillRecord> {
+        self.records.get(key)
+    }
+
+    /// Those of which an alert lasts, whether their container runs or not: one that is started again and again is not always there.
+    pub(super) fn recent(&self, now: Micros) -> impl Iterator<Item = &KillRecord> {
+        self.records.values().filter(move |record| record.kills(now).ago < KILLED_FOR)
+    }
+
+    /// Forgets what is too old.
+    pub(super) fn expire(&mut self, now: Micros) {
+        self.records.retain(|_, record| record.kills(now).ago < RETENTION);
+    }
+}
+
+/// Containers that ended within the last hour, each as it was last.
+#[derive(Debug, Default)]
+pub(super) struct EndedContainers {
+    /// The last one to end comes first.
+    ended: VecDeque<(ContainerKey, Micros, Box<Explanation>)>,
+}
+
+impl EndedContainers {
+    /// Takes one that ended, in place of one of its name.
+    pub(super) fn push(&mut self, key: ContainerKey, at: Micros, last: Explanation) {
+        self.remove(&key);
+        self.ended.push_front((key, at, Box::new(last)));
+        self.ended.truncate(MAX_ENDED_CONTAINERS);
+    }
+
+    /// One of that name runs again.
+    pub(super) fn remove(&mut self, key: &ContainerKey) {
+        self.ended.retain(|(of, ..)| of != key);
+    }
+
+    /// Forgets what is too old.
+    pub(super) fn expire(&mut self, now: Micros) {
+        self.ended.retain(|(_, at, _)| now.saturating_sub(*at) < RETENTION);
+    }
+
+    /// All of them, the last one first.
+    pub(super) fn views(&self) -> impl Iterator<Item = &ContainerView> {
+        self.ended.iter().map(|(_, _, last)| &last.container)
+    }
+
+    /// The one that is called so: by id, name, cgroup path, or the beginning of an id; the last one to end.
+    pub(super) fn find(&self, name: &str) -> Option<&Explanation> {
+        let is = |c: &ContainerView| c.id == name || c.name.as_deref() == Some(name) || c.path == name;
+        let begins = |c: &ContainerView| !name.is_empty() && c.id.starts_with(name);
+        let find = |is: &dyn Fn(&ContainerView) -> bool| {
+            self.ended.iter().find(|(_, _, last)| is(&last.container)).map(|(_, _, last)| &**last)
+        };
+        find(&is).or_else(|| find(&begins))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> ContainerKey {
+        ContainerKey(name.to_owned())
+    }
+
+    fn seen(second: u64) -> SeenKill {
+        SeenKill { count: 1, at: Micros::secs(second), limit: Limit::At(Bytes::mib(64)), peak: None }
+    }
+
+    #[test]
+    fn kills_of_one_name_are_counted_together_over_its_lives() {
+        let mut log = KillLog::default();
+        for life in 0..8 {
+            log.record(key("oomer"), CgroupId(life), "oomer", &seen(100 + 8 * life));
+        }
+        let kills = log.of(&key("oomer")).unwrap().kills(Micros::secs(160));
+        assert_eq!((kills.count, kills.span, kills.ago), (8, Micros::secs(56), Micros::secs(4)));
+        assert_eq!(kills.sentence(), "OOM-killed 8 times in 56 s at its limit of 64MiB");
+        let recent: Vec<CgroupId> = log.recent(Micros::secs(160)).map(|record| record.group).collect();
+        assert_eq!(recent, [CgroupId(0)], "the first life names them all");
+        assert_eq!(log.recent(Micros::secs(300)).count(), 0);
+        log.expire(Micros::secs(3_700));
+        assert!(log.of(&key("oomer")).is_some());
+        log.expire(Micros::secs(3_757));
+        assert!(log.of(&key("oomer")).is_none());
+    }
+
+    #[test]
+    fn however_many_are_killed_a_bounded_number_is_remembered() {
+        let mut log = KillLog::default();
+        for n in 0..1_000 {
+            log.record(key(&n.to_string()), CgroupId(n), "x", &seen(n));
+        }
+        assert_eq!(log.records.len(), MAX_KILL_RECORDS);
+        assert!(log.of(&key("999")).is_some());
+        assert!(log.of(&key("0")).is_none());
+    }
+}

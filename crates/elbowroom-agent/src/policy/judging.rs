@@ -1,0 +1,149 @@
+//! What the policy loop knows of a container, as facts for its verdict; when it is judged, and what is kept of it when it ends.
+
+use super::policy_loop::PolicyLoop;
+use elbowroom_client::api::ContainerView;
+use elbowroom_govern::verdict::{VerdictFacts, judge, memory_need};
+use elbowroom_linux::cgroup::{CgroupController, CgroupVersion};
+use elbowroom_types::container::display_name;
+use elbowroom_types::id::CgroupId;
+use elbowroom_types::resource_command::ResourceOwner;
+use elbowroom_types::sample::{CgroupProperties, CgroupSettings, MemoryStat};
+use elbowroom_types::unit::{CpuShare, Limit, Micros, Millicpu};
+use elbowroom_types::verdict::Verdict;
+use elbowroom_view::pages::snapshot::ContainerSnapshot;
+use std::path::Path;
+
+impl PolicyLoop {
+    /// Looks for kills, in every tick.
+    pub(super) fn check_kills(&mut self, now: Micros) {
+        let every_second = self.alerts.is_due(now);
+        self.verdicts.take_notice(now, every_second);
+        self.verdicts.suspects(now).into_iter().for_each(|id| self.read_kills(id, now));
+    }
+
+    /// Looks at one container's counter, and judges it anew where it grew.
+    fn read_kills(&mut self, id: CgroupId, now: Micros) {
+        let limit = self.views.group(id).and_then(|group| group.limits.memory_max).unwrap_or(Limit::Max);
+        if !self.verdicts.read_kills(id, now, limit) {
+            return;
+        }
+        let Some(verdict) = self.judge(id, now, None) else { return };
+        self.verdicts.set_command(id, verdict.command.clone());
+        if let Some(resident) = self.containers.get_mut(&id) {
+            resident.verdict = verdict;
+        }
+    }
+
+    /// Judges every container, and tells of what began and ended; once a second.
+    pub(super) fn check_verdicts(&mut self, now: Micros) {
+        let ids: Vec<CgroupId> = self.containers.keys().copied().collect();
+        for id in ids {
+            let total = self.containers.get(&id).and_then(|resident| resident.usage.throttled);
+            let throttled = self.verdicts.throttled(id, total);
+            let verdict = self.judge(id, now, throttled);
+            if let (Some(verdict), Some(resident)) = (verdict, self.containers.get_mut(&id)) {
+                resident.verdict = verdict;
+            }
+        }
+        self.verdicts.expire(now);
+        let verdicts = self.containers.iter().map(|(id, resident)| (*id, &resident.verdict));
+        let settings = &self.config.containers;
+        let alerts = self.verdicts.alerts(now, verdicts, |name| settings.excludes_named(name, Some(name)));
+        alerts.into_iter().for_each(|alert| self.alerts.record(alert));
+    }
+
+    fn judge(&self, id: CgroupId, now: Micros, throttled: Option<f64>) -> Option<Verdict> {
+        let (resident, group) = (self.containers.get(&id)?, self.views.group(id)?);
+        let owner = self.resource_owner(group)?;
+        let disks = self.disk.container_statuses(id, false);
+        Some(judge(&VerdictFacts {
+            kills: self.verdicts.kills_of(id, now),
+            throttled,
+            disks: &disks,
+            over_memory: self.memory.over_entitlement(id, &group.path),
+            ..settings_and_waits(&owner, &group.limits, &resident.facts)
+        }))
+    }
+
+    /// The tool that keeps a container's settings.
+    fn resource_owner(&self, group: &CgroupProperties) -> Option<ResourceOwner> {
+        let container = group.container.as_ref()?;
+        let layout = self.sensor.layout();
+        let path = Path::new(group.path.trim_start_matches('/'));
+        let dir = |controller| {
+            layout.dir(controller, path).map_or_else(Default::default, |(version, dir)| {
+                (dir.path().display().to_string(), version == CgroupVersion::V2)
+            })
+        };
+        let period = group.limits.cpu_max.map(|max| max.period).filter(|period| *period > Micros::ZERO);
+        Some(ResourceOwner {
+            engine: container.engine,
+            name: display_name(container),
+            pod: container.pod.clone(),
+            path: group.path.clone(),
+            memory_dir: dir(CgroupController::Memory),
+            cpu_dir: dir(CgroupController::Cpu),
+            cpu_period: period.unwrap_or(Micros::millis(100)),
+        })
+    }
+
+    /// Keeps what was known of a container that ends. Called while views still know it.
+    pub(super) fn remember_end(&mut self, id: CgroupId, now: Micros) {
+        self.read_kills(id, now);
+        if let Some(mut last) = self.explain_container(id) {
+            last.container.ended_unix_ms = Some(elbowroom_linux::timer::unix_ms());
+            last.container.attached = false;
+            self.verdicts.remember_end(id, now, last);
+        }
+        let ended = self.verdicts.remove(id, now);
+        ended.into_iter().for_each(|alert| self.alerts.record(alert));
+    }
+
+    /// Those that ended lately, the last one first.
+    pub(super) fn ended_containers(&self) -> Vec<ContainerView> {
+        self.verdicts.ended.views().cloned().collect()
+    }
+}
+
+/// What a container's own files and settings say.
+fn settings_and_waits<'a>(
+    owner: &'a ResourceOwner,
+    limits: &CgroupSettings,
+    facts: &ContainerSnapshot,
+) -> VerdictFacts<'a> {
+    let stat = &facts.memory_stat;
+    let need = (*stat != MemoryStat::EMPTY).then(|| {
+        let cache = stat.file.saturating_sub(stat.shmem);
+        let other = facts.memory_usage.saturating_sub(stat.anon).saturating_sub(cache);
+        memory_need(stat.anon, other, stat.active_file.min(cache))
+    });
+    let [cpu, io, memory] = facts
+        .pressure
+        .map(|pressure| (facts.has_pressure != 0).then(|| f64::from(pressure.some.avg10) / 10_000.0));
+    let limit = limits.memory_max.unwrap_or(Limit::Max);
+    let with_swap = limits.swap_max.map(|swap| match (swap, limit) {
+        (Limit::At(swap), Limit::At(limit)) => Limit::At(limit.saturating_add(swap)),
+        _ => Limit::Max,
+    });
+    VerdictFacts {
+        owner,
+        kills: None,
+        memory_limit: limit,
+        memory_and_swap: limits.memsw_max.or(with_swap),
+        memory_need: need,
+        memory_wait: memory,
+        disk_wait: io,
+        cpu_wait: cpu,
+        cpu_quota: limits.cpu_max.and_then(|max| {
+            let quota = max.quota.value()?;
+            Some(Millicpu(quota.get() * 1_000 / max.period.get().max(1)))
+        }),
+        throttled: None,
+        cpu_shares: match limits.cpu_share {
+            Some(CpuShare::Shares(shares)) => Some(shares),
+            _ => None,
+        },
+        disks: &[],
+        over_memory: None,
+    }
+}

@@ -1,0 +1,72 @@
+//! Containers that were killed for memory and are gone: no file tells of them any more, but a running agent does.
+
+use crate::checks::HostFacts;
+use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, display_name};
+use elbowroom_client::control::ControlClient;
+use elbowroom_types::finding::{DoctorFinding, FindingFix, Severity};
+use elbowroom_types::verdict::VerdictStatus;
+use std::path::Path;
+
+/// The check that finds the same in containers that run.
+const CHECK: &str = "oom-killed";
+/// The check that has nobody to name.
+const NAMELESS_CHECK: &str = "host-out-of-memory";
+
+/// One finding for each container that was killed for memory within the last hour and is not there now. None without an agent.
+pub(super) fn killed_and_gone(run_dir: &Path, facts: &HostFacts) -> Vec<DoctorFinding> {
+    let ended = ControlClient::connect(run_dir).and_then(|mut agent| agent.request(&ControlRequest::Ended));
+    let Ok(ControlResponse::List(ended)) = ended else { return Vec::new() };
+    let is_there = |view: &ContainerView| facts.containers().any(|group| group.path == view.path);
+    let killed = |view: &&ContainerView| view.verdict.status == VerdictStatus::Killed && !is_there(view);
+    ended.iter().filter(killed).map(finding).collect()
+}
+
+fn finding(view: &ContainerView) -> DoctorFinding {
+    let fix = view.verdict.command.as_ref().map(|command| FindingFix {
+        commands: vec![command.clone()],
+        // Its files are gone: this is for a person to type, or for what starts it again.
+        writes: Vec::new(),
+    });
+    let found = DoctorFinding::new(Severity::Critical, format!("It is gone: {}.", view.verdict.reason))
+        .for_cgroup(Some(display_name(view)), &view.path)
+        .with_fix(fix)
+        .with_advice("`elbowroom list -a` lists the containers that ended within the last hour.");
+    DoctorFinding {
+        check: CHECK.to_owned(),
+        reference: "Documentation/admin-guide/cgroup-v2.rst, memory.events oom_kill".to_owned(),
+        ..found
+    }
+}
+
+/// The findings with those of the dead in front. What only says that some process was killed somewhere is left out then.
+pub(super) fn with_deaths(
+    mut deaths: Vec<DoctorFinding>,
+    findings: Vec<DoctorFinding>,
+) -> Vec<DoctorFinding> {
+    let are_named = !deaths.is_empty();
+    let says_nothing_new =
+        |f: &DoctorFinding| are_named && f.check == NAMELESS_CHECK && f.severity < Severity::Critical;
+    deaths.extend(findings.into_iter().filter(|f| !says_nothing_new(f)));
+    deaths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_death_with_a_name_takes_the_place_of_one_without() {
+        let found = |check: &str, severity| DoctorFinding {
+            check: check.to_owned(),
+            ..DoctorFinding::new(severity, "x")
+        };
+        let checks =
+            |findings: Vec<DoctorFinding>| -> Vec<String> { findings.into_iter().map(|f| f.check).collect() };
+        let host = || vec![found(NAMELESS_CHECK, Severity::Warning), found("other", Severity::Info)];
+        let dead = || vec![found(CHECK, Severity::Critical)];
+        assert_eq!(checks(with_deaths(dead(), host())), [CHECK, "other"]);
+        assert_eq!(checks(with_deaths(Vec::new(), host())), [NAMELESS_CHECK, "other"]);
+        let by_host = vec![found(NAMELESS_CHECK, Severity::Critical)];
+        assert_eq!(checks(with_deaths(dead(), by_host)), [CHECK, NAMELESS_CHECK]);
+    }
+}

@@ -1,0 +1,111 @@
+//! Every policy on random victims beside random hogs, and what each constant of `lifeline` is worth on them.
+//!
+//! `cargo run -p elbowroom-govern --example disk_contest FIRST COUNT` sums up the scenarios of so many seeds; with a third argument,
+//! `constants`, the policy `lifeline` alone, as it is and with each constant halved and doubled.
+
+use elbowroom_govern::disk::{DiskPolicy, DiskSettings, LifelineSettings};
+use elbowroom_sim::disk::{DiskScenario, DiskScore, judge_with};
+use elbowroom_types::unit::Percent;
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, otherwise| args.get(at).and_then(|n| n.parse().ok()).unwrap_or(otherwise);
+    let (first, count) = (number(0, 1), number(1, 80));
+    let scenarios: Vec<(u64, DiskScenario)> =
+        (first..first + count).map(|seed| (seed, DiskScenario::contest(seed))).collect();
+    println!(
+        "| | isolation: mean | 10th percentile | least | >= 97 % | p05: mean | p05 >= 90 % | conservation: mean | 10th percentile | \
+         worse than none by a point | at most by |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
+    let play = |settings: &dyn Fn(&DiskScenario) -> Option<DiskSettings>| -> Vec<DiskScore> {
+        scenarios.iter().map(|(seed, scenario)| judge_with(scenario, settings(scenario), *seed)).collect()
+    };
+    let none = play(&|_| None);
+    if args.iter().any(|arg| arg == "constants") {
+        for (name, change) in changes() {
+            let scores = play(&|scenario| {
+                let mut settings = scenario.settings(DiskPolicy::Lifeline);
+                change(&mut settings.lifeline);
+                Some(settings)
+            });
+            println!("{}", row(&name, &scores, &none));
+        }
+        return;
+    }
+    println!("{}", row("none", &none, &none));
+    for policy in [DiskPolicy::Aridac, DiskPolicy::Lifeline] {
+        let scores = play(&|scenario| Some(scenario.settings(policy)));
+        println!("{}", row(&format!("{policy:?}").to_lowercase(), &scores, &none));
+        if args.iter().any(|arg| arg == "each") {
+            for ((seed, _), (score, none)) in scenarios.iter().zip(scores.iter().zip(&none)) {
+                let [isolation, p05, conservation, without] =
+                    [score.isolation, score.isolation_p05, score.conservation, none.isolation]
+                        .map(|x| 100.0 * x);
+                println!("{seed:5} {isolation:5.1} {p05:5.1} {conservation:5.1}   none {without:5.1}");
+            }
+        }
+    }
+}
+
+type Change = Box<dyn Fn(&mut LifelineSettings)>;
+
+/// The constants as they are, and each halved and doubled.
+fn changes() -> Vec<(String, Change)> {
+    type Constant = (&'static str, fn(&mut LifelineSettings, f64));
+    let constants: [Constant; 11] = [
+        ("elasticity", |all, by| {
+            all.elasticity = Percent::whole((100.0 * all.elasticity.fraction() * by) as u16);
+        }),
+        ("slow", |all, by| all.constants.slow *= by),
+        ("tolerance", |all, by| all.constants.tolerance *= by),
+        ("in_flight", |all, by| all.constants.in_flight *= by),
+        ("rise_seconds", |all, by| all.constants.rise_seconds *= by),
+        ("fall_seconds", |all, by| all.constants.fall_seconds *= by),
+        ("gain", |all, by| all.constants.gain *= by),
+        ("growth", |all, by| all.constants.growth *= by),
+        ("settle_seconds", |all, by| all.constants.settle_seconds *= by),
+        ("keep_seconds", |all, by| all.constants.keep_seconds *= by),
+        ("operation_bytes", |all, by| {
+            all.constants.operation_bytes = all.constants.operation_bytes.map(|x| x * by)
+        }),
+    ];
+    let mut changes: Vec<(String, Change)> = vec![("as they are".to_owned(), Box::new(|_| {}))];
+    for (name, change) in constants {
+        for (word, by) in [("halved", 0.5), ("doubled", 2.0)] {
+            changes.push((format!("{name} {word}"), Box::new(move |all| change(all, by))));
+        }
+    }
+    changes
+}
+
+fn row(name: &str, scores: &[DiskScore], none: &[DiskScore]) -> String {
+    let of = |part: fn(&DiskScore) -> f64| -> Vec<f64> {
+        scores.iter().map(|score| 100.0 * part(score)).collect()
+    };
+    let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
+    let tenth = |all: &[f64]| {
+        let mut sorted = all.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        sorted[sorted.len() / 10]
+    };
+    let (isolation, p05, conservation) =
+        (of(|score| score.isolation), of(|score| score.isolation_p05), of(|score| score.conservation));
+    let losses: Vec<f64> =
+        scores.iter().zip(none).map(|(score, none)| 100.0 * (none.isolation - score.isolation)).collect();
+    let above = |all: &[f64], least: f64| all.iter().filter(|x| **x >= least).count();
+    format!(
+        "| {name} | {:.1} | {:.1} | {:.1} | {} of {} | {:.1} | {} | {:.1} | {:.1} | {} | {:.1} |",
+        mean(&isolation),
+        tenth(&isolation),
+        isolation.iter().copied().fold(f64::INFINITY, f64::min),
+        above(&isolation, 97.0),
+        scores.len(),
+        mean(&p05),
+        above(&p05, 90.0),
+        mean(&conservation),
+        tenth(&conservation),
+        losses.iter().filter(|loss| **loss > 1.0).count(),
+        losses.iter().copied().fold(0.0, f64::max),
+    )
+}

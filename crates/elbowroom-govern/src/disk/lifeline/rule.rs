@@ -1,0 +1,362 @@
+//! One period of one disk.
+
+use super::super::flow::{Flow, OPS};
+use super::super::governor::GovernedDisk;
+use super::super::groups::Groups;
+use super::super::member::{DesiredLimit, DiskMember};
+use super::super::{DiskOrder, DiskState, LifelineSettings, explain};
+use super::capacity::Capacity;
+use super::constants::LifelineConstants;
+use super::{DeviceModel, tell};
+use crate::alert::conditions::Conditions;
+use elbowroom_types::claim::{Claim, ServiceClass};
+use elbowroom_types::io::IoMax;
+use elbowroom_types::unit::Micros;
+
+/// What holds for the whole period.
+pub(super) struct Period {
+    pub(super) k: LifelineConstants,
+    pub(super) elasticity: f64,
+    pub(super) now: Micros,
+    pub(super) seconds: f64,
+    /// Bytes that cost as much as an operation, here.
+    operation: f64,
+    /// How much longer than on a quiet day requests took.
+    pub(super) ratio: Option<f64>,
+    pub(super) slow: bool,
+    /// It takes as much longer again: the disk is near its end.
+    saturated: bool,
+    /// What the disk did.
+    total: f64,
+}
+
+/// One container in this period; costs per second.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Standing {
+    pub(super) tier: u8,
+    pub(super) flow: f64,
+    pub(super) need: f64,
+    /// What of that was reserved.
+    pub(super) reserved: f64,
+    /// What it misses.
+    pub(super) short: f64,
+    /// What it takes beyond what it needs, where that may be taken.
+    pub(super) excess: f64,
+}
+
+impl Period {
+    pub(super) fn cost(&self, flow: Flow) -> f64 {
+        flow.weighted_bytes(self.operation)
+    }
+
+    pub(super) fn is_within(&self, then: Option<Micros>, seconds: f64) -> bool {
+        then.is_some_and(|then| self.now.saturating_sub(then).get() as f64 / 1e6 < seconds)
+    }
+}
+
+/// Takes in a period of a disk and of the containers on it, and gives orders.
+pub(in super::super) fn tick(
+    device: &mut GovernedDisk,
+    settings: &LifelineSettings,
+    groups: &Groups,
+    alerts: &mut Conditions,
+    orders: &mut Vec<DiskOrder>,
+) {
+    let period = measure(device, settings);
+    let mut standings = stand(device, groups, &period);
+    let missing: f64 = standings.iter().map(|standing| standing.short).sum();
+    find_excess(&mut standings, device, groups, &period);
+    learn_lifelines(device, groups, &period);
+    let excess: f64 = standings.iter().map(|standing| standing.excess).sum();
+    let harm = missing > 0.0 && excess > 0.0;
+    if harm {
+        device.model.last_harm = Some(period.now);
+    }
+    let hands_off = brake(device, groups, &standings, &period);
+    let by_weight = device.disk.weights.is_some();
+    for (member, standing) in device.members.iter_mut().zip(&standings) {
+        if missing > 0.0 {
+            if harm && !by_weight && cut(member, standing, missing / excess, &period) {
+                device.model.last_cut = Some(period.now);
+            }
+        } else {
+            grow(member, standing, &period);
+        }
+    }
+    let lately = period.is_within(device.model.last_harm, period.k.keep_seconds);
+    if hands_off || !lately || by_weight || device.disk.swap {
+        device.members.iter_mut().for_each(|member| member.demand.cap = None);
+    }
+    let capped = device.members.iter().any(|member| member.demand.cap.is_some());
+    let degraded = device.model.capacity.as_ref().map_or(1.0, Capacity::condition) < 1.0 - period.elasticity;
+    device.state = match () {
+        () if hands_off => DiskState::Inversion,
+        () if missing > 0.0 && degraded => DiskState::Slow,
+        () if missing > 0.0 => DiskState::Share,
+        () if capped => DiskState::Guard,
+        () => DiskState::Free,
+    };
+    device.exempt_reason = match device.state {
+        _ if device.disk.swap => Some(explain::SWAP_EXEMPT.to_owned()),
+        DiskState::Inversion => Some(explain::INVERSION_EXEMPT.to_owned()),
+        _ => None,
+    };
+    wonder(device, hands_off || harm, &period);
+    order(device, groups, &standings, &period, orders);
+    tell::tell(device, groups, &standings, &period, degraded, alerts, orders);
+}
+
+/// What the disk says.
+fn measure(device: &mut GovernedDisk, settings: &LifelineSettings) -> Period {
+    let GovernedDisk { load, model, disk, members, .. } = device;
+    let k = settings.constants;
+    let operation = k.operation_bytes[usize::from(disk.rotational)];
+    let ratio = model.base_latency.latency_ratio(load);
+    let slow = ratio.is_some_and(|ratio| ratio > k.slow);
+    model.base_latency.learn(load, slow);
+    let saturated = ratio.is_some_and(|ratio| ratio > k.slow * k.slow);
+    match &mut model.capacity {
+        Some(capacity) => capacity.learn(load, slow, saturated, &k),
+        None if saturated => model.capacity = Capacity::from_load(load, operation),
+        None => {}
+    }
+    model.slow_since = slow.then(|| model.slow_since.unwrap_or(load.now));
+    let theirs = members.iter().fold(Flow::ZERO, |sum, member| sum.plus(member.flow));
+    let track = LifelineConstants::part(load.seconds, k.rise_seconds);
+    model.unattributed =
+        model.unattributed.zip(load.flow.saturating_sub(theirs), |rest, x| rest + track * (x - rest));
+    let (now, seconds, total) = (load.now, load.seconds, load.flow.weighted_bytes(operation));
+    Period {
+        k,
+        elasticity: settings.elasticity.fraction(),
+        now,
+        seconds,
+        operation,
+        ratio,
+        slow,
+        saturated,
+        total,
+    }
+}
+
+fn claim(member: &DiskMember, groups: &Groups) -> Claim {
+    groups.get(member.group).map(|known| known.claim.clone()).unwrap_or_default()
+}
+
+/// What every container needs, and misses.
+fn stand(device: &GovernedDisk, groups: &Groups, period: &Period) -> Vec<Standing> {
+    let k = &period.k;
+    let members = &device.members;
+    let flow_of = |member: &DiskMember| period.cost(member.flow);
+    let active = members.iter().filter(|member| flow_of(member) > 0.01 * period.total).count().max(1);
+    let lowest = members.iter().filter(|m| flow_of(m) > k.tolerance * period.total);
+    let lowest = lowest.map(|member| claim(member, groups).tier).min();
+    let stand = |member: &DiskMember| {
+        let (claim, flow) = (claim(member, groups), flow_of(member));
+        let waits = groups.get(member.group).is_none_or(super::super::groups::DiskContainer::may_wait);
+        let reserved = reservation(member, &claim, period);
+        let mut need = period.cost(member.demand.lifeline).max(reserved);
+        if member.demand.seen_seconds < k.settle_seconds && flow > 0.0 && waits {
+            need = need.max(period.total / active as f64);
+        }
+        let asks = device.load.request_time(member.flow) >= k.in_flight;
+        let mut short = if asks && flow < (1.0 - k.tolerance) * need { need - flow } else { 0.0 };
+        let above = lowest.is_some_and(|lowest| lowest < claim.tier) && waits;
+        if above || claim.class == ServiceClass::Latency {
+            short = short.max(period.elasticity * flow);
+        }
+        let held = member.is_at_limit(member.user_max) || member.is_at_limit(member.agent_max);
+        let short = if period.slow && !held { short } else { 0.0 };
+        Standing { tier: claim.tier, flow, need, reserved, short, excess: 0.0 }
+    };
+    members.iter().map(stand).collect()
+}
+
+/// What was reserved, as a cost: of bytes and operations the dearer, with requests as they are.
+fn reservation(member: &DiskMember, claim: &Claim, period: &Period) -> f64 {
+    let mut reserve = Flow::from_reservation(claim.disk);
+    if claim.disk_is_asked {
+        reserve = reserve.zip(Flow::from(member.user_max), f64::min);
+    }
+    let cost = |(bytes, ios): (usize, usize)| {
+        let (bytes, ios, mix) =
+            (reserve.0[bytes], reserve.0[ios], [bytes, ios].map(|k| member.demand.mix.0[k]));
+        let [size, known] = [mix[0] / mix[1], mix[1]];
+        match known > 0.0 && size > 0.0 {
+            true => (bytes / size).max(ios) * (size + period.operation),
+            false => bytes + ios * period.operation,
+        }
+    };
+    OPS.into_iter().map(cost).sum()
+}
+
+/// Who takes more than it needs: of a tier below the one that is short, all that is not little.
+fn find_excess(standings: &mut [Standing], device: &GovernedDisk, groups: &Groups, period: &Period) {
+    let tier = standings.iter().filter(|standing| standing.short > 0.0).map(|standing| standing.tier).max();
+    let little = period.k.tolerance * period.total;
+    for (standing, member) in standings.iter_mut().zip(&device.members) {
+        let Some(known) = groups.get(member.group).filter(|known| known.exempt_reason.is_none()) else {
+            continue;
+        };
+        let keep = match tier {
+            Some(tier) if standing.tier < tier => 0.0,
+            Some(tier) if standing.tier > tier => f64::INFINITY,
+            _ => standing.need * (1.0 + period.elasticity),
+        };
+        if known.claim.class != ServiceClass::Latency {
+            standing.excess = (standing.flow - keep.max(little)).max(0.0);
+        }
+    }
+}
+
+/// Lifelines and mixes. A sample of a slow disk, or of a container that something holds back, says nothing about need.
+fn learn_lifelines(device: &mut GovernedDisk, groups: &Groups, period: &Period) {
+    let k = &period.k;
+    // While limits hold others, a container that waits for neither a disk nor a limit may wait for one of those.
+    let limiting = device.members.iter().any(|member| member.agent_max != IoMax::MAX);
+    for member in &mut device.members {
+        let held = member.is_at_limit(member.agent_max) || member.is_at_limit(member.user_max);
+        let blocked = groups.get(member.group).is_some_and(|known| known.is_blocked()) && limiting;
+        let (flow, demand) = (member.flow, &mut member.demand);
+        if flow.operations() > 0.0 {
+            let part = LifelineConstants::part(period.seconds, k.settle_seconds);
+            let part = if demand.mix == Flow::ZERO { 1.0 } else { part };
+            demand.mix = demand.mix.zip(flow, |mix, x| mix + part * (x - mix));
+        }
+        if period.slow || held || blocked {
+            continue;
+        }
+        let first = demand.seen_seconds == 0.0;
+        let follow = |lifeline: f64, x: f64| {
+            let constant = if x > lifeline { k.rise_seconds } else { k.fall_seconds };
+            let part = if first { 1.0 } else { LifelineConstants::part(period.seconds, constant) };
+            lifeline + part * (x - lifeline)
+        };
+        demand.lifeline = demand.lifeline.zip(flow, follow);
+        demand.seen_seconds += if flow.operations() > 0.0 { period.seconds } else { 0.0 };
+    }
+}
+
+/// Takes its part of what others miss from a container; whether it did.
+fn cut(member: &mut DiskMember, standing: &Standing, part: f64, period: &Period) -> bool {
+    let demand = &mut member.demand;
+    if standing.excess <= 0.0 || period.is_within(demand.cut_at, period.k.settle_seconds) {
+        return false;
+    }
+    let least = 2.0 * period.k.growth * standing.flow;
+    let cut = (period.k.gain * part * standing.excess).max(least).min(standing.excess);
+    (demand.cap, demand.harm_point, demand.cut_at) =
+        (Some(standing.flow - cut), standing.flow, Some(period.now));
+    true
+}
+
+/// Gives a container more that takes all it may while nobody is short.
+fn grow(member: &mut DiskMember, standing: &Standing, period: &Period) {
+    let k = &period.k;
+    let at_limit = member.is_at_limit(member.agent_max);
+    let demand = &mut member.demand;
+    let Some(cap) = demand.cap.map(|cap| cap.max(period.cost(demand.lifeline))) else { return };
+    demand.cap = Some(cap);
+    if period.saturated {
+        return;
+    }
+    if (!at_limit && standing.flow < (1.0 - k.tolerance) * cap)
+        || period.is_within(demand.cut_at, k.settle_seconds)
+    {
+        return;
+    }
+    let near = (1.0 - k.tolerance) * demand.harm_point;
+    let least = cap * (1.0 + k.growth * period.seconds);
+    demand.cap = Some(match () {
+        () if cap < near => least.max(cap + 0.5 * (near - cap)),
+        () if cap < (1.0 + k.tolerance) * demand.harm_point => least,
+        () => cap * (1.0 + 10.0 * k.growth * period.seconds),
+    });
+}
+
+/// Whether limits hold up who has none, and so stay away.
+fn brake(device: &mut GovernedDisk, groups: &Groups, standings: &[Standing], period: &Period) -> bool {
+    let GovernedDisk { members, model, .. } = device;
+    let binds = members.iter().any(|member| member.is_at_limit(member.agent_max));
+    let mut both = members.iter().zip(standings);
+    let blocked = binds
+        && !period.slow
+        && both.any(|(member, standing)| {
+            let known = groups.get(member.group);
+            standing.flow < (1.0 - period.elasticity) * standing.need
+                && known.is_some_and(|known| known.is_blocked())
+        });
+    model.blocked_seconds = if blocked { model.blocked_seconds + period.seconds } else { 0.0 };
+    if model.blocked_seconds >= period.k.settle_seconds {
+        let keep = Micros((period.k.keep_seconds * 1e6) as u64);
+        model.hands_off_until = Some(period.now.saturating_add(keep));
+    }
+    model.hands_off_until = model.hands_off_until.filter(|until| period.now < *until);
+    model.hands_off_until.is_some()
+}
+
+/// A disk that became slow in the middle of a period shows in the next, short one what that does to whom.
+fn wonder(device: &mut GovernedDisk, done: bool, period: &Period) {
+    let DeviceModel { slow_since, wants_sample, .. } = &mut device.model;
+    let using = device.members.iter().filter(|member| member.flow.operations() > 0.0).count();
+    *wants_sample =
+        !done && using >= 2 && slow_since.is_some() && period.is_within(*slow_since, period.k.settle_seconds);
+}
+
+/// Limits as they should be now.
+fn order(
+    device: &mut GovernedDisk,
+    groups: &Groups,
+    standings: &[Standing],
+    period: &Period,
+    orders: &mut Vec<DiskOrder>,
+) {
+    let weights = weights(device, groups, period);
+    let words = tell::Words::new(device, groups, standings, period);
+    let (number, whole) =
+        (device.disk.number, device.model.capacity.as_ref().map(|all| all.share(Flow([1.0, 0.0, 0.0, 0.0]))));
+    for ((member, standing), weight) in device.members.iter_mut().zip(standings).zip(weights) {
+        let max = member.demand.cap.map_or(IoMax::MAX, |cap| limits(cap, member.demand.mix, period));
+        let share = member.demand.cap.zip(whole).map(|(cap, byte)| cap * byte);
+        let wish = DesiredLimit { share, max, weight, hysteresis: 0.2 * period.k.tolerance };
+        let cap = member.demand.cap;
+        let because = || words.because(standing, cap, weight);
+        orders.extend(member.make_order(number, period.now, &wish, because).map(DiskOrder::Cap));
+    }
+}
+
+/// A cost as limits for a container with such requests. Bytes are exact. Operations are looser by `P` and a multiple of ten, for the
+/// kernel drops what is left of one in slices of 100 ms (block/blk-throttle.c, `throtl_trim_slice`): they are for requests that
+/// become smaller. What it hardly does is not limited.
+fn limits(cap: f64, mix: Flow, period: &Period) -> IoMax {
+    let cost = period.cost(mix);
+    let mut flow = mix.map(|x| x * cap / cost);
+    for (bytes, ios) in OPS {
+        flow.0[ios] = (flow.0[ios] * (1.0 + period.elasticity) / 10.0).ceil() * 10.0;
+        if mix.0[ios] < period.k.tolerance * mix.operations() || !flow.0[bytes].is_finite() {
+            (flow.0[bytes], flow.0[ios]) = (f64::INFINITY, f64::INFINITY);
+        }
+    }
+    flow.to_io_max()
+}
+
+/// Weights in proportion to `w * L`, 100 for the mean container that uses the disk, where the disk divides by weight. Until its
+/// capacity is known a burst looks like a need: `w` alone counts.
+fn weights(device: &GovernedDisk, groups: &Groups, period: &Period) -> Vec<Option<u16>> {
+    let capacity = device.model.capacity.as_ref();
+    let part = |member: &DiskMember| {
+        let known = groups.get(member.group).filter(|known| known.exempt_reason.is_none())?;
+        let claim = &known.claim;
+        let owed = member.demand.lifeline.zip(Flow::from_reservation(claim.disk), f64::max);
+        let need = capacity.map_or(1.0, |capacity| capacity.share(owed) + 0.2 * period.k.tolerance);
+        let uses = device.disk.weights.is_some()
+            && device.exempt_reason.is_none()
+            && member.demand.mix != Flow::ZERO;
+        uses.then(|| f64::from(claim.weight.max(1)) * need)
+    };
+    let parts: Vec<Option<f64>> = device.members.iter().map(part).collect();
+    let (sum, count) =
+        parts.iter().flatten().fold((0.0, 0.0), |(sum, count), part| (sum + part, count + 1.0));
+    let weight = |part: f64| (100.0 * part * count / sum).round().clamp(1.0, 1000.0) as u16;
+    parts.into_iter().map(|part| part.filter(|_| count >= 2.0).map(weight)).collect()
+}

@@ -1,0 +1,440 @@
+//! How a container is doing, in one word: [`judge`] is the only place that decides it.
+//!
+//! # Approach
+//! Each way to be unwell has one question, and the worst answer counts: killed, waiting (memory, disk, CPU), throttled, unfair, tight,
+//! ok. A question about what is not known has no answer: absent is not ok, and not a trouble either.
+//!
+//! A container that its own CPU quota stops is throttled and does not wait for a CPU, although the kernel counts both as pressure
+//! (Documentation/accounting/psi.rst).
+
+use crate::disk::{ContainerDiskStatus, LimitedBy};
+use elbowroom_types::resource_command::{ResourceOwner, ResourceSetting};
+use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu};
+use elbowroom_types::verdict::{Verdict, VerdictStatus};
+
+/// How long a container counts as killed after the last kill.
+pub const KILLED_FOR: Micros = Micros::secs(120);
+/// Time that a quota holds a container back, as a part of the time that passed, from which it is throttled; threads add up.
+pub const THROTTLED_PART: f64 = 0.05;
+/// Waiting for a CPU or a disk this part of the time hurts.
+const WAIT_PART: f64 = 0.25;
+/// Waiting for memory this part of the time hurts.
+const MEMORY_WAIT_PART: f64 = 0.05;
+/// A container that uses this much more than its entitlement, in a pool that is short, is unfair.
+const UNFAIR_PART: f64 = 1.1;
+/// Above this part of a disk a container is unfair only where its part is less.
+const UNFAIR_DISK_MARGIN: f64 = 0.1;
+
+/// Kills for memory of all containers of one name, one after the other, within the last hour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryKills {
+    /// How many.
+    pub count: u64,
+    /// From the first to the last.
+    pub span: Micros,
+    /// How long ago the last was.
+    pub ago: Micros,
+    /// The limit at which it happened; [`Limit::Max`] where the limit of a cgroup around it or the host was full.
+    pub limit: Limit<Bytes>,
+    /// The most memory that was charged to it.
+    pub peak: Option<Bytes>,
+}
+
+/// All that [`judge`] looks at. Parts are of the time of the last ten seconds, from 0 to 1.
+#[derive(Clone, Debug)]
+pub struct VerdictFacts<'a> {
+    /// What people call the container, and the tool that keeps its settings.
+    pub owner: &'a ResourceOwner,
+    /// Kills for memory.
+    pub kills: Option<MemoryKills>,
+    /// Its own memory limit.
+    pub memory_limit: Limit<Bytes>,
+    /// The most of memory and swap together; `None` where that is not known.
+    pub memory_and_swap: Option<Limit<Bytes>>,
+    /// What it needs to run without rereading; see [`memory_need`].
+    pub memory_need: Option<Bytes>,
+    /// Waiting for memory, disks, and CPUs.
+    pub memory_wait: Option<f64>,
+    /// Waiting for disks.
+    pub disk_wait: Option<f64>,
+    /// Waiting for CPUs.
+    pub cpu_wait: Option<f64>,
+    /// Its own CPU quota.
+    pub cpu_quota: Option<Millicpu>,
+    /// Time that the quota held its threads back.
+    pub throttled: Option<f64>,
+    /// v1 `cpu.shares`.
+    pub cpu_shares: Option<u64>,
+    /// Where it stands at its disks.
+    pub disks: &'a [ContainerDiskStatus],
+    /// What it uses and its entitlement, where the memory around it is short and a neighbour needs some.
+    pub over_memory: Option<(Bytes, Bytes)>,
+}
+
+/// What a container cannot do without, and a tenth to breathe, in whole MiB: anonymous memory, the kernel's and shared memory, and the
+/// page cache that it works with.
+pub fn memory_need(anon: Bytes, other: Bytes, working_cache: Bytes) -> Bytes {
+    let sum = anon.saturating_add(other).saturating_add(working_cache);
+    whole_mib(sum.saturating_add(Bytes(sum.get() / 10)))
+}
+
+/// Rounds up to a whole MiB, which every page size divides: the file then says what was written.
+pub fn whole_mib(size: Bytes) -> Bytes {
+    Bytes(size.get().div_ceil(1 << 20).saturating_mul(1 << 20))
+}
+
+/// Judges a container: the worst that is true of it.
+pub fn judge(facts: &VerdictFacts<'_>) -> Verdict {
+    let questions: [fn(&VerdictFacts<'_>) -> Option<Verdict>; 7] =
+        [killed, waiting_memory, waiting_disk, waiting_cpu, throttled, unfair, tight];
+    questions.into_iter().filter_map(|ask| ask(facts)).max_by_key(|v| v.severity()).unwrap_or_default()
+}
+
+fn verdict(status: VerdictStatus, reason: String, command: Option<String>) -> Option<Verdict> {
+    Some(Verdict { status, reason, command })
+}
+
+fn killed(facts: &VerdictFacts<'_>) -> Option<Verdict> {
+    let kills = facts.kills.filter(|kills| kills.count > 0 && kills.ago < KILLED_FOR)?;
+    let more = kills.limit.value().and_then(|limit| raise_memory(facts, limit, 2, 1));
+    verdict(VerdictStatus::Killed, kills.sentence(), more)
+}
+
+impl MemoryKills {
+    /// `OOM-killed 8 times in 60 s at its limit of 64MiB`.
+    pub fn sentence(&self) -> String {
+        let times = match self.count {
+            1 => "OOM-killed once".to_owned(),
+            n => format!("OOM-killed {n} times in {}", spoken(self.span)),
+        };
+        match (self.limit, self.peak) {
+            (Limit::At(limit), _) => format!("{times} at its limit of {limit}"),
+            (Limit::Max, Some(peak)) => {
+                format!(
+                    "{times} at {peak}: it has no limit of its own, so one around it or the host was full"
+                )
+            }
+            (Limit::Max, None) => {
+                format!("{times}: it has no limit of its own, so one around it or the host was full")
+            }
+        }
+    }
+}
+
+/// A time for people: `60 s`, `12 min`, `3 h`.
+fn spoken(time: Micros) -> String {
+    match time.get().div_ceil(1_000_000).max(1) {
+        seconds if seconds < 120 => format!("{seconds} s"),
+        seconds if seconds < 7_200 => format!("{} min", seconds / 60),
+        seconds => format!("{} h", seconds / 3_600),
+    }
+}
+
+fn waiting_memory(facts: &VerdictFacts<'_>) -> Option<Verdict> {
+    let part = facts.memory_wait.filter(|part| *part >= MEMORY_WAIT_PART)?;
+    let limit =
+        facts.memory_limit.value().filter(|limit| facts.memory_need.is_some_and(|need| need > *limit));
+    let (reason, command) = match limit {
+        Some(limit) => (
+            format!("waits for memory {} of the time at its limit of {limit}", percent(part)),
+            raise_memory(facts, limit, 5, 4),
+        ),
+        None => (
+            format!("waits for memory {} of the time", percent(part)),
+            facts.memory_need.and_then(|need| facts.owner.command(&ResourceSetting::MemoryReservation(need))),
+        ),
+    };
+    verdict(VerdictStatus::WaitingMemory, reason, command)
+}
+
+fn waiting_disk(facts: &VerdictFacts<'_>) -> Option<Verdict> {
+    let part = facts.disk_wait.filter(|part| *part >= WAIT_PART)?;
+    let held = facts.disks.iter().find(|disk| disk.held_by != LimitedBy::Nothing)?;
+    let (name, of) = (&held.name, percent(part));
+    let reason = match held.held_by {
+        LimitedBy::User => format!("waits for {name} {of} of the time at a limit that its user set"),
+        LimitedBy::Disk => format!("waits for {name} {of} of the time, which is slower than it was"),
+        LimitedBy::Cap => format!("waits for {name} {of} of the time, which leaves room for its neighbours"),
+        LimitedBy::Contention | LimitedBy::Nothing => {
+            format!("waits for {name} {of} of the time, which its neighbours use")
+        }
+    };
+    verdict(VerdictStatus::WaitingDisk, reason, Some("elbowroom disks".to_owned()))
+}
+
+fn waiting_cpu(facts: &VerdictFacts<'_>) -> Option<Verdict> {
+    let part = facts.cpu_wait.filter(|part| *part >= WAIT_PART && !is_throttled(facts))?;
+    let shares = facts.cpu_shares.map(|shares| ResourceSetting::CpuShares(shares.saturating_mul(2)));
+    let reason = format!("waits for a CPU {} of the time, which its neighbours use", percent(part));
+    verdict(VerdictStatus::WaitingCpu, reason, shares.and_then(|shares| facts.owner.command(&shares)))
+}
+
+fn is_throttled(facts: &VerdictFacts<'_>) -> bool {
+    facts.cpu_quota.is_some() && facts.throttled.is_some_and(|part| part > THROTTLED_PART)
+}
+
+fn throttled(facts: &VerdictFacts<'_>) -> Option<Verdict> {
+    let quota = facts.cpu_quota.filter(|_| is_throttled(facts))?;
+    let lost = facts.throttled.unwrap_or_default() * 1_000.0;
+    let reason = format!("its quota of {quota} CPUs holds its threads back {lost:.0} ms of every second");
+    let more = ResourceSetting::Cpus(more_cpus(quota));
+    verdict(VerdictStatus::Throttled, reason, facts.owner.command(&more))
+}
+
+/// Half as much again, in whole hundredths of a CPU, as systemd has it.
+pub fn more_cpus(quota: Millicpu) -> Millicpu {
+    Millicpu((quota.get() + quota.get() / 2).next_multiple_of(10))
+}
+
+fn unfair(facts: &VerdictFacts<'_>) -> Option<Verdict> {
+    let is_over = |(used, entitled): &(Bytes, Bytes)| used.get() as f64 > entitled.get() as f64 * UNFAIR_PART;
+    if let Some((used, entitled)) = facts.over_memory.filter(is_over) {
+        let reason = format!("uses {used} of memory, is entitled to {entitled}, and neighbours need some");
+        return verdict(VerdictStatus::Unfair, reason, Some("elbowroom memory".to_owned()));
+    }
+    let over = facts.disks.iter().find_map(|disk| {
+        let (used, cap) = disk.used.zip(disk.cap)?;
+        (!disk.enforced && used > cap + UNFAIR_DISK_MARGIN).then_some((&disk.name, used, cap))
+    });
+    let (name, used, cap) = over?;
+    let reason = format!("uses {} of {name}, where its neighbours leave it {}", percent(used), percent(cap));
+    verdict(VerdictStatus::Unfair, reason, Some("elbowroom disks".to_owned()))
+}
+
+fn tight(facts: &VerdictFacts<'_>) -> Option<Verdict> {
+    let limit = facts.memory_limit.value()?;
+    let need = facts.memory_need.filter(|need| *need > limit)?;
+    let reason = format!("needs {need} of memory with a tenth to spare, and its limit is {limit}");
+    verdict(VerdictStatus::Tight, reason, raise_memory(facts, limit, 5, 4))
+}
+
+/// The command that gives it `limit` times `times`/`over`, and no less than it needs.
+fn raise_memory(facts: &VerdictFacts<'_>, limit: Bytes, times: u64, over: u64) -> Option<String> {
+    let more = Bytes(limit.get().saturating_mul(times) / over);
+    let to = whole_mib(more.max(facts.memory_need.unwrap_or_default()));
+    let with_swap = match facts.memory_and_swap {
+        Some(both) if both.value().is_none_or(|both| to <= both) => None,
+        // Engines refuse a limit above memory and swap together.
+        Some(Limit::At(both)) => {
+            let swap = both.saturating_sub(limit);
+            Some(Limit::At(to.saturating_add(swap)))
+        }
+        _ => Some(Limit::Max),
+    };
+    facts.owner.command(&ResourceSetting::MemoryLimit { limit: to, with_swap })
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.0}%", part * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use VerdictStatus as S;
+    use elbowroom_types::container::ContainerEngine;
+    use elbowroom_types::id::DeviceNumber;
+    use elbowroom_types::io::IoMax;
+
+    fn owner() -> ResourceOwner {
+        ResourceOwner {
+            engine: ContainerEngine::Docker,
+            name: "web".into(),
+            pod: None,
+            path: "/docker/1f".into(),
+            memory_dir: ("/sys/fs/cgroup/memory/docker/1f".into(), false),
+            cpu_dir: ("/sys/fs/cgroup/cpu/docker/1f".into(), false),
+            cpu_period: Micros::millis(100),
+        }
+    }
+
+    /// A container of 128 MiB and half a CPU that gets what it asks for.
+    fn well(owner: &ResourceOwner) -> VerdictFacts<'_> {
+        VerdictFacts {
+            owner,
+            kills: None,
+            memory_limit: Limit::At(Bytes::mib(128)),
+            memory_and_swap: Some(Limit::At(Bytes::mib(256))),
+            memory_need: Some(Bytes::mib(90)),
+            memory_wait: Some(0.0),
+            disk_wait: Some(0.0),
+            cpu_wait: Some(0.0),
+            cpu_quota: Some(Millicpu(500)),
+            throttled: Some(0.0),
+            cpu_shares: Some(1024),
+            disks: &[],
+            over_memory: None,
+        }
+    }
+
+    fn kills(count: u64, ago: u64) -> Option<MemoryKills> {
+        let limit = Limit::At(Bytes::mib(64));
+        Some(MemoryKills { count, span: Micros::secs(60), ago: Micros::secs(ago), limit, peak: None })
+    }
+
+    fn disk(held_by: LimitedBy) -> ContainerDiskStatus {
+        ContainerDiskStatus {
+            disk: DeviceNumber::new(8, 0),
+            name: "sda".into(),
+            rbps: 0,
+            wbps: 0,
+            riops: 0,
+            wiops: 0,
+            used: Some(0.7),
+            lifeline: Some(0.2),
+            cap: None,
+            max: IoMax::MAX,
+            enforced: false,
+            held_by,
+            decisions: Vec::new(),
+        }
+    }
+
+    fn check(facts: VerdictFacts<'_>, status: S, reason: &str, command: Option<&str>) {
+        let verdict = judge(&facts);
+        assert_eq!((verdict.status, verdict.reason.as_str()), (status, reason));
+        assert_eq!(verdict.command.as_deref(), command, "{reason}");
+    }
+
+    #[test]
+    fn each_status_has_its_sentence_and_its_command() {
+        let owner = owner();
+        let well = || well(&owner);
+        check(well(), S::Ok, "it gets what it asks for", None);
+        check(
+            VerdictFacts { kills: kills(8, 1), memory_limit: Limit::At(Bytes::mib(64)), ..well() },
+            S::Killed,
+            "OOM-killed 8 times in 60 s at its limit of 64MiB",
+            Some("docker update --memory 128m web"),
+        );
+        check(
+            VerdictFacts { throttled: Some(0.523), ..well() },
+            S::Throttled,
+            "its quota of 0.5 CPUs holds its threads back 523 ms of every second",
+            Some("docker update --cpus 0.75 web"),
+        );
+        check(
+            VerdictFacts { memory_need: Some(Bytes::mib(134)), ..well() },
+            S::Tight,
+            "needs 134MiB of memory with a tenth to spare, and its limit is 128MiB",
+            Some("docker update --memory 160m web"),
+        );
+        check(
+            VerdictFacts { memory_need: Some(Bytes::mib(134)), memory_wait: Some(0.2), ..well() },
+            S::WaitingMemory,
+            "waits for memory 20% of the time at its limit of 128MiB",
+            Some("docker update --memory 160m web"),
+        );
+        check(
+            VerdictFacts { memory_wait: Some(0.2), ..well() },
+            S::WaitingMemory,
+            "waits for memory 20% of the time",
+            Some("docker update --memory-reservation 90m web"),
+        );
+        check(
+            VerdictFacts { cpu_wait: Some(0.4), ..well() },
+            S::WaitingCpu,
+            "waits for a CPU 40% of the time, which its neighbours use",
+            Some("docker update --cpu-shares 2048 web"),
+        );
+        let busy = [disk(LimitedBy::Contention)];
+        check(
+            VerdictFacts { disk_wait: Some(0.5), disks: &busy, ..well() },
+            S::WaitingDisk,
+            "waits for sda 50% of the time, which its neighbours use",
+            Some("elbowroom disks"),
+        );
+        check(
+            VerdictFacts { over_memory: Some((Bytes::gib(2), Bytes::gib(1))), ..well() },
+            S::Unfair,
+            "uses 2GiB of memory, is entitled to 1GiB, and neighbours need some",
+            Some("elbowroom memory"),
+        );
+        let hog = [ContainerDiskStatus { cap: Some(0.5), ..disk(LimitedBy::Nothing) }];
+        check(
+            VerdictFacts { disks: &hog, ..well() },
+            S::Unfair,
+            "uses 70% of sda, where its neighbours leave it 50%",
+            Some("elbowroom disks"),
+        );
+    }
+
+    #[test]
+    fn the_worst_of_several_troubles_counts() {
+        let owner = owner();
+        let busy = [disk(LimitedBy::Contention)];
+        let mut facts = VerdictFacts {
+            kills: kills(1, 1),
+            memory_wait: Some(0.5),
+            disk_wait: Some(0.5),
+            cpu_wait: Some(0.5),
+            disks: &busy,
+            over_memory: Some((Bytes::gib(2), Bytes::gib(1))),
+            memory_need: Some(Bytes::gib(2)),
+            ..well(&owner)
+        };
+        let status = |facts: &VerdictFacts<'_>| judge(facts).status;
+        assert_eq!(status(&facts), S::Killed);
+        facts.kills = None;
+        assert_eq!(status(&facts), S::WaitingMemory);
+        facts.memory_wait = None;
+        assert_eq!(status(&facts), S::WaitingDisk);
+        facts.disk_wait = None;
+        assert_eq!(status(&facts), S::WaitingCpu);
+        facts.throttled = Some(0.5);
+        assert_eq!(status(&facts), S::Throttled, "its own quota is what it waits for");
+        facts.cpu_quota = None;
+        assert_eq!(status(&facts), S::WaitingCpu, "without a quota nothing throttles it");
+        facts.cpu_wait = None;
+        assert_eq!(status(&facts), S::Unfair);
+        facts.over_memory = None;
+        assert_eq!(status(&facts), S::Tight);
+        facts.memory_limit = Limit::Max;
+        assert_eq!(status(&facts), S::Ok);
+    }
+
+    #[test]
+    fn thresholds_hold_on_both_sides_and_what_is_not_known_is_no_trouble() {
+        let owner = owner();
+        let status = |facts: VerdictFacts<'_>| judge(&facts).status;
+        let with = |throttled| status(VerdictFacts { throttled, ..well(&owner) });
+        assert_eq!((with(Some(0.05)), with(Some(0.051)), with(None)), (S::Ok, S::Throttled, S::Ok));
+        let with = |kills| status(VerdictFacts { kills, ..well(&owner) });
+        assert_eq!((with(kills(1, 119)), with(kills(1, 120)), with(kills(0, 1))), (S::Killed, S::Ok, S::Ok));
+        let with = |cpu_wait| status(VerdictFacts { cpu_wait, ..well(&owner) });
+        assert_eq!((with(Some(0.24)), with(Some(0.25)), with(None)), (S::Ok, S::WaitingCpu, S::Ok));
+        let with = |need| status(VerdictFacts { memory_need: need, ..well(&owner) });
+        assert_eq!(
+            (with(Some(Bytes::mib(128))), with(Some(Bytes::mib(129))), with(None)),
+            (S::Ok, S::Tight, S::Ok)
+        );
+        let own = [disk(LimitedBy::Nothing)];
+        let facts = VerdictFacts { disk_wait: Some(0.9), disks: &own, ..well(&owner) };
+        assert_eq!(status(facts), S::Ok, "it reads as fast as it asks for");
+    }
+
+    #[test]
+    fn swap_moves_with_a_limit_that_an_engine_would_refuse_alone() {
+        let owner = owner();
+        let command = |memory_and_swap| {
+            let need = Some(Bytes::mib(134));
+            judge(&VerdictFacts { memory_and_swap, memory_need: need, ..well(&owner) }).command.unwrap()
+        };
+        assert_eq!(command(Some(Limit::Max)), "docker update --memory 160m web");
+        let no_swap = command(Some(Limit::At(Bytes::mib(128))));
+        assert_eq!(no_swap, "docker update --memory 160m --memory-swap 160m web");
+        assert_eq!(command(None), "docker update --memory 160m --memory-swap -1 web");
+    }
+
+    #[test]
+    fn a_kill_without_a_limit_of_its_own_says_so_and_has_no_command() {
+        let owner = owner();
+        let kills = kills(1, 1).map(|kills| MemoryKills { limit: Limit::Max, ..kills });
+        check(
+            VerdictFacts { kills, ..well(&owner) },
+            S::Killed,
+            "OOM-killed once: it has no limit of its own, so one around it or the host was full",
+            None,
+        );
+    }
+}

@@ -1,0 +1,118 @@
+"""How a container is doing, in one word, the same everywhere; kills for memory have a name, also after the container's death."""
+
+import json
+import time
+
+import pytest
+
+from kit import api, docker as docker_kit
+from kit.wait import PATIENCE, eventually
+
+EATER = "x = bytearray(120 << 20); x[::4096] = b'x' * len(x[::4096]); import time; time.sleep(60)"
+BUSY = ["python3", "-c", "while True: pass"]
+
+
+def background(docker, name, *options, command):
+    """A container of which only Docker waits for the end; its id."""
+    words = ["run", "--detach", "--name", name, "--network", "none", *docker_kit.mounts(), *options, docker_kit.IMAGE, *command]
+    return docker.call(*words).stdout.strip()
+
+
+def row(rows, name):
+    return next((row for row in rows if row["name"] == name), None)
+
+
+def alerts(agent, name):
+    """Those that last, and those that ended, of a container, of its verdict."""
+    report = json.loads(agent.cli("alerts", "--format", "json").stdout)
+    of = lambda views: [a for a in views if a["kind"] == "VERDICT" and (a["container"] or {}).get("name") == name]
+    return of(report["lasting"]), of(report["ended"])
+
+
+def test_a_crash_loop_for_memory_has_a_name_while_it_lasts_and_after(new_agent, docker, run_dir):
+    name = "elbowroom-test-oomer"
+    agent = new_agent("[api]\nenabled = true").start()
+    options = ["--memory", "64m", "--restart", "on-failure:3"]
+    background(docker, name, *options, command=["python3", "-c", EATER])
+
+    def first():
+        report, _ = alerts(agent, name)
+        assert report, agent.ask("alerts")
+        return report[0]
+
+    eventually(lambda: int(docker.call("inspect", "--format", "{{.RestartCount}}", name).stdout) >= 1, within=30, every=0.1)
+    began = time.monotonic()
+    alert = eventually(first)
+    assert time.monotonic() - began < 2 * PATIENCE
+    assert (alert["topic"], alert["severity"]) == ("killed", "critical")
+
+    # It ends for good after its fourth death.
+    eventually(lambda: docker.call("inspect", "--format", "{{.State.Status}}", name).stdout.strip() == "exited", within=60, every=0.1)
+    dead = eventually(lambda: row(agent.json("list", "--all"), name))
+    assert row(agent.list(), name) is None and dead["ended_unix_ms"]
+    assert dead["verdict"]["status"] == "killed", dead["verdict"]
+    assert dead["verdict"]["command"] == f"docker update --memory 128m {name}"
+    assert "OOM-killed 4 times" in dead["verdict"]["reason"] and "at its limit of 64MiB" in dead["verdict"]["reason"]
+    # Its alert counts on, and names it.
+    counted = f"{name}: OOM-killed 4 times"
+    [alert] = eventually(lambda: [a for a in alerts(agent, name)[0] if a["text"].startswith(counted)], within=2)
+    assert alert["text"].endswith(dead["verdict"]["command"])
+    for words in (["explain", name], ["show", name], ["alerts"], ["list", "-a"]):
+        said = agent.cli(*words).stdout
+        assert name in said and ("OOM-killed 4 times" in said or "killed" in said), (words, said)
+    doctor = agent.cli("doctor", name)
+    assert doctor.returncode == 1 and "It is gone: OOM-killed 4 times" in doctor.stdout, doctor
+    rows = api.get(run_dir / "api.sock", "/api/v1/containers?all=true")
+    assert row(rows, name)["verdict"] == dead["verdict"]
+    assert row(api.get(run_dir / "api.sock", "/api/v1/containers"), name) is None
+    # The command is one that Docker takes.
+    docker.call(*dead["verdict"]["command"].split()[1:])
+
+
+def test_a_throttled_container_is_told_of_until_it_ends(agent, docker):
+    name = "elbowroom-test-throttled"
+    background(docker, name, "--cpus", "0.2", command=BUSY)
+    eventually(lambda: row(agent.list(), name))
+    began = time.monotonic()
+    throttled = eventually(lambda: next((r for r in agent.list() if r["name"] == name and r["verdict"]["status"] != "ok"), None))
+    lasting = eventually(lambda: alerts(agent, name)[0])
+    # The mean of ten seconds is above the threshold once a second of them was throttled.
+    assert time.monotonic() - began < 3 * PATIENCE
+    assert throttled["verdict"]["status"] == "throttled", throttled["verdict"]
+    assert throttled["verdict"]["command"] == f"docker update --cpus 0.3 {name}"
+    assert [a["topic"] for a in lasting] == ["throttled"] and throttled["verdict"]["command"] in lasting[0]["text"]
+    metric = [line for line in agent.cli("metrics").stdout.splitlines() if line.startswith("elbowroom_container_verdict") and name in line]
+    assert [line for line in metric if line.endswith(" 1")] == [line for line in metric if 'status="throttled"' in line]
+    docker.call("rm", "--force", name)
+    gone = time.monotonic()
+    ended = eventually(lambda: not alerts(agent, name)[0] and alerts(agent, name)[1])
+    assert ended and time.monotonic() - gone < 2 * PATIENCE
+
+
+def test_a_container_that_gets_what_it_asks_for_is_ok_and_the_worst_come_first(agent, docker):
+    background(docker, "elbowroom-test-aaa-fine", "--memory", "200m", command=["sleep", "600"])
+    background(docker, "elbowroom-test-zzz-slow", "--cpus", "0.1", command=BUSY)
+    listed = lambda: [(r["name"], r["verdict"]["status"]) for r in agent.json("list") if r["name"].startswith("elbowroom-test-")]
+    eventually(lambda: listed() == [("elbowroom-test-zzz-slow", "throttled"), ("elbowroom-test-aaa-fine", "ok")], within=20, every=0.2)
+    text = agent.cli("list").stdout.splitlines()
+    assert text[0].split()[:2] == ["CONTAINER", "VERDICT"] and text[1].split()[:2] == ["elbowroom-test-zzz-slow", "throttled"]
+    shown = agent.cli("show", "elbowroom-test-aaa-fine").stdout
+    assert "verdict           ok: it gets what it asks for" in shown
+    assert alerts(agent, "elbowroom-test-aaa-fine") == ([], [])
+
+
+def test_a_container_that_ended_well_is_listed_and_accused_of_nothing(agent, docker):
+    name = "elbowroom-test-short"
+    background(docker, name, command=["sleep", "600"])
+    eventually(lambda: row(agent.list(), name))
+    docker.call("rm", "--force", name)
+    ended = eventually(lambda: row(agent.ask("ended")["list"], name))
+    assert (ended["verdict"]["status"], ended["verdict"]["reason"]) == ("ok", "it ended")
+    assert agent.cli("explain", name).returncode == 0
+    assert alerts(agent, name) == ([], [])
+
+
+@pytest.mark.parametrize("words", [["show"], ["explain"]])
+def test_a_name_that_never_was_is_refused(agent, words):
+    done = agent.cli(*words, "elbowroom-test-never")
+    assert done.returncode == 2 and "no container" in done.stderr
