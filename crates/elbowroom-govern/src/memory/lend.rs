@@ -11,7 +11,7 @@
 //!
 //! Whose doing that was, its own load tells. Where more is asked of it than when the loan was ordered, or where much more comes back
 //! than was taken, its load has returned: the loan ends, and is no failure. Else the loan was too much: nothing is lent for ten
-//! seconds, twice as long with each such loan, half as long with each that did no harm.
+//! seconds, twice as long with each such loan, half as long with each harmless one of the largest step.
 
 use super::colour::ColourSource;
 use super::member::MemoryMember;

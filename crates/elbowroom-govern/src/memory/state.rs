@@ -106,8 +106,10 @@ impl Loans {
 
     pub(super) fn succeed(&mut self) {
         self.trials.pop_front();
+        if self.step >= TUNING.max_step {
+            self.doublings = self.doublings.saturating_sub(1);
+        }
         self.step = (self.step * TUNING.step_growth).min(TUNING.max_step);
-        self.doublings = self.doublings.saturating_sub(1);
     }
 }
 
