@@ -241,13 +241,13 @@ fn a_loan_that_hurt_is_held_and_forgiven_by_loans_that_did_not() {
         host.pass(holds.last().unwrap().get() / 1_000_000 + 10);
     }
     assert_eq!(holds, [Micros::secs(10), Micros::secs(20)]);
-    // Each that does no harm halves the next hold.
-    for _ in 0..3 {
+    // Harmless ones let steps grow; each of the largest halves the next hold.
+    for _ in 0..8 {
         host.until_it_gives(lender);
         host.pass(2);
     }
     host.until_it_gives(lender);
-    host.counted.insert(lender, |_, usage| cache(usage, 1, 0, 200 << 20));
+    host.counted.insert(lender, |_, usage| cache(usage, 1, 0, 400 << 20));
     host.pass(1);
     let status = host.memory.status(lender).unwrap();
     assert_eq!(
