@@ -162,7 +162,7 @@ def test_live_tables_come_until_the_end_and_then_everything(binary, group, run, 
 @pytest.mark.parametrize(
     "words, reason",
     [
-        (("pages", "no-such-container"), 'no container or cgroup "no-such-container"'),
+        (("pages", "no-such-container"), 'no container "no-such-container"'),
         (("pages", "--after", "5"), "5"),
         (("pages", "--html", "/no/such/directory/x.html", "/"), "/no/such/directory/x.html"),
         (("pages", "--source", "rumour"), "rumour"),
