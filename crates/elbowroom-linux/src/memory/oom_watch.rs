@@ -1,17 +1,19 @@
 //! Kills for memory as they happen: the kernel tells of them by a file, and the counter beside it says how many there were.
 //!
-//! On v2 `memory.events` is watched with inotify (mm/memcontrol.c, `memcg_memory_event`). On v1 all containers share one eventfd, which
-//! is registered in `cgroup.event_control` for `memory.oom_control` (mm/memcontrol-v1.c, `memcg1_oom_notify`): the kernel signals it
-//! before it kills, and also when a cgroup is removed, so the counters of all are looked at for a moment. A counter is gone with its
-//! cgroup, which engines remove some ten milliseconds after the kill.
+//! On v2 `memory.events` is watched with inotify (mm/memcontrol.c, `memcg_memory_event`). On v1 each
+//! container has an eventfd, which is registered in `cgroup.event_control` for `memory.oom_control` (mm/memcontrol-v1.c,
+//! `memcg1_oom_notify`): the kernel signals it before it kills, and also when the cgroup is removed, so the counter is looked at for a
+//! moment. A counter is gone with its cgroup, which engines remove some ten milliseconds after the kill. No container makes the agent
+//! look at the counters of others, however often the kernel kills in it.
 
 use crate::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
 use crate::parse::keyed_number;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::unit::Bytes;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fs::inotify;
 use rustix::io::Errno;
+use rustix::time::Timespec;
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -20,7 +22,7 @@ use std::path::Path;
 /// Which containers the kernel may have killed in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OomNotice {
-    /// Any of them.
+    /// Any of them: notices were lost.
     pub any: bool,
     /// These.
     pub groups: Vec<CgroupId>,
@@ -39,7 +41,9 @@ pub struct OomCounter {
 #[derive(Debug)]
 pub struct OomWatch {
     layout: CgroupLayout,
-    eventfd: Option<OwnedFd>,
+    /// v1: where the eventfds wait.
+    epoll: Option<OwnedFd>,
+    eventfds: HashMap<CgroupId, OwnedFd>,
     inotify: Option<OwnedFd>,
     watches: HashMap<i32, CgroupId>,
 }
@@ -49,7 +53,8 @@ impl OomWatch {
     pub fn new(layout: CgroupLayout) -> Self {
         Self {
             layout,
-            eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok(),
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC).ok(),
+            eventfds: HashMap::new(),
             inotify: inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).ok(),
             watches: HashMap::new(),
         }
@@ -61,11 +66,15 @@ impl OomWatch {
         let Some((version, dir)) = self.layout.dir(CgroupController::Memory, path) else { return false };
         match version {
             CgroupVersion::V1 => {
-                let (Some(eventfd), Ok(control)) = (&self.eventfd, dir.open("memory.oom_control")) else {
+                let (Ok(control), Some(eventfd)) = (dir.open("memory.oom_control"), self.eventfd(id)) else {
                     return false;
                 };
                 let line = format!("{} {}", eventfd.as_raw_fd(), control.as_raw_fd());
-                std::fs::write(dir.path().join("cgroup.event_control"), line).is_ok()
+                let registered = std::fs::write(dir.path().join("cgroup.event_control"), line).is_ok();
+                if registered {
+                    self.eventfds.insert(id, eventfd);
+                }
+                registered
             }
             CgroupVersion::V2 => {
                 let Some(fd) = &self.inotify else { return false };
@@ -76,8 +85,18 @@ impl OomWatch {
         }
     }
 
-    /// The container is gone. On v1 the kernel has forgotten it by itself.
+    /// One that tells of this container: each signal is an event of its own (edge-triggered), so none has to be read.
+    fn eventfd(&self, id: CgroupId) -> Option<OwnedFd> {
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
+        let data = epoll::EventData::new_u64(id.0);
+        epoll::add(self.epoll.as_ref()?, &eventfd, data, epoll::EventFlags::IN | epoll::EventFlags::ET)
+            .ok()?;
+        Some(eventfd)
+    }
+
+    /// The container is gone.
     pub fn remove(&mut self, id: CgroupId) {
+        self.eventfds.remove(&id);
         let Some(fd) = &self.inotify else { return };
         self.watches.retain(|watch, of| {
             if *of == id {
@@ -91,8 +110,12 @@ impl OomWatch {
     /// What the kernel told since the last call. Does not wait.
     pub fn drain(&mut self) -> OomNotice {
         let mut notice = OomNotice::default();
-        if let Some(fd) = &self.eventfd {
-            notice.any = rustix::io::read(fd, &mut [0u8; 8]).is_ok();
+        if let Some(fd) = self.epoll.as_ref().filter(|_| !self.eventfds.is_empty()) {
+            // More than fit are told of by the next call.
+            let mut events = [MaybeUninit::uninit(); 64];
+            if let Ok((events, _)) = epoll::wait(fd, &mut events[..], Some(&Timespec::default())) {
+                notice.groups.extend(events.iter().map(|event| CgroupId({ event.data }.u64())));
+            }
         }
         if let Some(fd) = self.inotify.as_ref().filter(|_| !self.watches.is_empty()) {
             let mut buffer = [MaybeUninit::uninit(); 4096];
@@ -144,6 +167,25 @@ oom_kill 2
 -- sys/fs/cgroup/old/memory.events --
 oom_kill 0
 ";
+
+    #[test]
+    fn a_signal_names_its_container_once_and_no_other() {
+        let host = Fixture::new(V2).unwrap();
+        let mut watch = OomWatch::new(CgroupLayout::detect(&Root::at(host.path()).unwrap()).unwrap());
+        for id in [CgroupId(3), CgroupId(4)] {
+            let eventfd = watch.eventfd(id).unwrap();
+            watch.eventfds.insert(id, eventfd);
+        }
+        assert_eq!(watch.drain(), OomNotice::default());
+        for _ in 0..2 {
+            rustix::io::write(&watch.eventfds[&CgroupId(4)], &1u64.to_ne_bytes()).unwrap();
+            assert_eq!(watch.drain(), OomNotice { any: false, groups: vec![CgroupId(4)] });
+            assert_eq!(watch.drain(), OomNotice::default());
+        }
+        rustix::io::write(&watch.eventfds[&CgroupId(3)], &1u64.to_ne_bytes()).unwrap();
+        watch.remove(CgroupId(3));
+        assert_eq!(watch.drain(), OomNotice::default());
+    }
 
     #[test]
     fn a_container_that_the_kernel_tells_of_is_named_and_its_counter_read() {
