@@ -23,7 +23,8 @@ def test_a_container_of_a_named_cgroup_is_given_its_view(new_agent, runc, runtim
     container = runc.run("elbowroom-test-runc", "/elbowroom-test-live-runc", cpu=(100_000, 100_000), memory=256 * MIB)
     row = agent.attached(container)
     assert row["engine"] == "plain"
-    assert container.online() == 1
+    # The runtime makes the cgroup first, and then writes its quota.
+    eventually(lambda: container.online() == 1)
     assert container.mem_total() == 256 * MIB
 
 
