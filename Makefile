@@ -33,7 +33,7 @@ PYTEST := $(PYTHON) -m pytest -p no:cacheprovider -rs $(PYTEST_ARGS)
 # The steps of a target run one after another: a figure taken while the next thing compiles is no figure.
 .NOTPARALLEL:
 .PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test soak engines-test engines-bench kube-test runtimes-test java-stress \
-  audit bench lab fuzz api-fuzz \
+  audit bench lab score fuzz api-fuzz \
   install install-only deb rpm tarball image release package-test prometheus-test sanitize deny clean
 
 help: ## this list
@@ -141,6 +141,10 @@ bench: build ## what reads and updates cost, beside the kernel and the peer (20 
 lab: $(if $(LAB_ARGS),build) ## the papers' experiments: LAB_ARGS="JOB ..."; without it, which there are and how long they last
 	@$(if $(LAB_ARGS),tools/setup lab)
 	@$(PYTHON) -m lab $(LAB_ARGS)
+
+score: build ## who does what best: nothing, lxcfs, bfq, iocost, limits by hand, Elbowroom; one page (an hour); root
+	@tools/setup lab vm
+	lab/plans/score
 
 fuzz: ## every decoder of foreign bytes, FUZZ_SECONDS (60) each
 	@tools/setup fuzz

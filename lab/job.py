@@ -27,7 +27,7 @@ from lab import ROOT, jobs
 from lab.tables import table
 
 # The most that a raw.json in the repository may have.
-RAW_LIMIT = 300_000
+RAW_LIMIT = 500_000
 
 
 class Refused(Exception):
