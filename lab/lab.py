@@ -102,8 +102,8 @@ class Lab:
         return BACKENDS[variant](self)
 
     def start(self, *words, **options):
-        """A program on the host, as a Popen; it ends with the run at the latest."""
-        child = subprocess.Popen(list(map(str, words)), **options)
+        """A program on the host, as a Popen; it ends with the run at the latest. A Ctrl-C is the run's, which may still need it to end well."""
+        child = subprocess.Popen(list(map(str, words)), **{"start_new_session": True, **options})
         self.scope.process(child)
         return child
 

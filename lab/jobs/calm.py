@@ -31,8 +31,8 @@ def record(lab, options):
         turn = number % len(options.rules)
         for rule in options.rules[turn:] + options.rules[:turn]:
             name = f"r{number}-{rule}"
-            agent = lab.agent(name, f'policy.policy = "{rule}"', prefix=f"{name}/")
-            with lab.container(f"{name}/one", agent=agent) as one, lab.container(f"{name}/two", agent=agent) as two:
+            agent = lab.agent(name, f'policy.policy = "{rule}"', prefix=f"{name}-")
+            with lab.container(f"{name}-one", agent=agent) as one, lab.container(f"{name}-two", agent=agent) as two:
                 raw["runs"].append({"round": number, "rule": rule, **follow(one, two, cpus, options)})
             agent.close()
             lab.keep(raw)
