@@ -24,7 +24,8 @@ pub(super) struct Period {
     /// How much longer than on a quiet day requests took.
     pub(super) ratio: Option<f64>,
     pub(super) slow: bool,
-    /// It takes as much longer again: the disk is near its end.
+    /// It takes as much longer again, and the disk has hardly a moment without a request: it is near its end. Requests that limits let
+    /// through in bursts wait for each other on a disk that is idle in between (block/blk-throttle.c, slices of 20 to 100 ms).
     saturated: bool,
     /// What the disk did.
     total: f64,
@@ -114,7 +115,7 @@ fn measure(device: &mut GovernedDisk, settings: &LifelineSettings) -> Period {
     let ratio = model.base_latency.latency_ratio(load);
     let slow = ratio.is_some_and(|ratio| ratio > k.slow);
     model.base_latency.learn(load, slow);
-    let saturated = ratio.is_some_and(|ratio| ratio > k.slow * k.slow);
+    let saturated = ratio.is_some_and(|ratio| ratio > k.slow * k.slow) && load.busy >= 1.0 - k.tolerance;
     match &mut model.capacity {
         Some(capacity) => capacity.learn(load, slow, saturated, &k),
         None if saturated => model.capacity = Capacity::from_load(load, operation),
