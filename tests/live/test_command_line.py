@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -32,6 +33,14 @@ def test_a_list_has_the_forms_that_programs_read(two):
     assert heading.split()[:2] == ["CONTAINER", "VERDICT"]
     assert len(done("--no-headers").splitlines()) == len(rows)
     assert done("-o", "wide").splitlines()[0].split()[-1] == "CGROUP"
+
+
+def test_moments_in_json_are_those_of_a_calendar(two):
+    agent, first, _ = two
+    moments = [change["at"] for change in agent.json("explain", first.name)["explain"]["changes"]]
+    # None: before the agent's first look at the clock.
+    dated = [datetime.fromisoformat(at) for at in moments if at is not None]
+    assert moments and all(abs(datetime.now(UTC) - at) < timedelta(minutes=10) for at in dated), moments
 
 
 def test_a_beginning_names_a_container_and_a_typo_is_answered(two):

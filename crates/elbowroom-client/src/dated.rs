@@ -40,7 +40,8 @@ impl Clocks {
                 for (key, field) in fields.iter_mut() {
                     match field.as_u64() {
                         Some(at) if MONOTONIC_KEYS.contains(&key.as_str()) && !is_limit => {
-                            *field = rfc3339(self.unix_ms_of(at)).into();
+                            // Before the agent first looked at the clock.
+                            *field = (at > 0).then(|| rfc3339(self.unix_ms_of(at))).into();
                         }
                         _ => self.date(field),
                     }
@@ -80,12 +81,14 @@ mod tests {
         let mut answer = json!({
             "since": 9_000_000, "since_unix_ms": 1_795_229_159_500_u64, "until": null, "ended_unix_ms": null,
             "max": {"rbps": {"at": 7}, "wbps": "max"},
+            "changes": [{"at": 0, "id": 1}],
             "decisions": [{"at": 10_000_000, "what": "hold", "until": 12_000_000}],
         });
         clocks.date(&mut answer);
         let expect = json!({
             "since": "2026-11-21T02:45:59.5Z", "since_unix_ms": 1_795_229_159_500_u64, "until": null, "ended_unix_ms": null,
             "max": {"rbps": {"at": 7}, "wbps": "max"},
+            "changes": [{"at": null, "id": 1}],
             "decisions": [{"at": "2026-11-21T02:46:00.5Z", "what": "hold", "until": "2026-11-21T02:46:02.5Z"}],
         });
         assert_eq!(answer, expect);

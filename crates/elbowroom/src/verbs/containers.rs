@@ -18,7 +18,7 @@ use elbowroom_linux::reach::{ProcessReach, ReachReport, ReachedProcess};
 use elbowroom_linux::timer;
 use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::{Micros, Millicpu};
-use elbowroom_view::rules::ViewExplanation;
+use elbowroom_view::rules::{ViewChange, ViewDelta, ViewExplanation};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
@@ -328,21 +328,37 @@ pub(super) fn explanation_text(explanation: &Explanation, now: Micros) -> String
     ] {
         let _ = writeln!(text, "{key:<17} {value}");
     }
-    if !changes.is_empty() {
-        let _ = writeln!(text, "\nlast changes");
-    }
-    for change in changes.iter().rev() {
-        let _ = writeln!(text, "{:>13}  {change}", number_format::relative(change.at, now));
-    }
+    text.push_str(&changes_text(changes, now));
     explanation.memory.iter().for_each(|status| text.push_str(&memory::memory_explanation(status, now)));
     explanation.disk.iter().for_each(|status| text.push_str(&disk_explanation(status, now)));
     text
+}
+
+/// The last changes, the newest first, without those that nobody can tell from none.
+fn changes_text(changes: &[ViewChange], now: Micros) -> String {
+    let shows = |change: &&ViewChange| match change.what {
+        ViewDelta::Cpu { from, to } => from != to,
+        ViewDelta::Memory { from, to } => from.to_string() != to.to_string(),
+    };
+    let mut text = String::new();
+    for change in changes.iter().rev().filter(shows) {
+        // What was there before the agent first looked at the clock.
+        let when = match change.at {
+            Micros::ZERO => "at the start".to_owned(),
+            at => number_format::relative(at, now),
+        };
+        let _ = writeln!(text, "{when:>13}  {change}");
+    }
+    if text.is_empty() { text } else { format!("\nlast changes\n{text}") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use elbowroom_linux::reach::MapsSummary;
+    use elbowroom_types::id::CgroupId;
+    use elbowroom_types::unit::Bytes;
+    use elbowroom_view::rules::ViewChangeReason;
 
     #[test]
     fn processes_that_are_reached_alike_share_a_row_and_hostile_names_stay_in_theirs() {
@@ -366,6 +382,20 @@ mod tests {
         assert_eq!(lines[4], ["7", "+1", "web", "23", "yes", "-", "-", "-", "-"]);
         assert_eq!(lines[5][..2], ["9", "a\\nb\\u{1b}[2J"]);
         assert_eq!(lines[6..], [["and", "5", "more", "processes"]]);
+    }
+
+    #[test]
+    fn changes_that_show_are_told_from_now() {
+        let memory = |at, from, to| ViewChange {
+            at: Micros::secs(at),
+            id: CgroupId(1),
+            what: ViewDelta::Memory { from: Bytes::mib(from), to: Bytes::mib(to) },
+            because: ViewChangeReason::Appeared,
+        };
+        let text = changes_text(&[memory(0, 0, 32), memory(5, 32, 32), memory(7, 32, 64)], Micros::secs(9));
+        let lines: Vec<&str> = text.lines().skip(2).map(|line| line.split(": ").next().unwrap()).collect();
+        assert_eq!(lines, ["      2 s ago  memory 32MiB -> 64MiB", " at the start  memory 0B -> 32MiB"]);
+        assert_eq!(changes_text(&[memory(5, 32, 32)], Micros::secs(9)), "");
     }
 
     #[test]
