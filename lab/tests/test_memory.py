@@ -119,10 +119,10 @@ class Samples(unittest.TestCase):
 
 class Decisions(unittest.TestCase):
     def test_what_was_heard_before_is_not_counted_again(self):
-        known, text = set(), '{"memory": {"decisions": [{"at": 7, "what": "lend", "amount": 3145728}, {"at": 9, "what": "hold", "until": 12}]}}'
-        self.assertEqual(stage.new_decisions(text, 1, known), [(7, 1, "lend", 3), (9, 1, "hold", None)])
-        self.assertEqual(stage.new_decisions(text, 1, known), [])
-        self.assertEqual(stage.new_decisions('{"memory": null}', 0, known), [])
+        known, told = set(), {"memory": {"decisions": [{"at": 7, "what": "lend", "amount": 3145728}, {"at": 9, "what": "hold", "until": 12}]}}
+        self.assertEqual(stage.new_decisions(told, 1, known), [(7, 1, "lend", 3), (9, 1, "hold", None)])
+        self.assertEqual(stage.new_decisions(told, 1, known), [])
+        self.assertEqual(stage.new_decisions({"memory": None}, 0, known), [])
 
 
 def play(tps, phase=2, from_second=0, decided=(), arm="probes", reference=700):

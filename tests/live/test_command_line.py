@@ -1,18 +1,14 @@
 """The command line as users of docker and kubectl expect it: forms of output, names, exit statuses, and a screen in a terminal."""
 
-import fcntl
 import json
 import os
-import pty
 import re
-import select
-import struct
 import subprocess
-import termios
-import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from kit.terminal import Terminal
 from kit.wait import PATIENCE
 
 
@@ -37,6 +33,14 @@ def test_a_list_has_the_forms_that_programs_read(two):
     assert heading.split()[:2] == ["CONTAINER", "VERDICT"]
     assert len(done("--no-headers").splitlines()) == len(rows)
     assert done("-o", "wide").splitlines()[0].split()[-1] == "CGROUP"
+
+
+def test_moments_in_json_are_those_of_a_calendar(two):
+    agent, first, _ = two
+    moments = [change["at"] for change in agent.json("explain", first.name)["explain"]["changes"]]
+    # None: before the agent's first look at the clock.
+    dated = [datetime.fromisoformat(at) for at in moments if at is not None]
+    assert moments and all(abs(datetime.now(UTC) - at) < timedelta(minutes=10) for at in dated), moments
 
 
 def test_a_beginning_names_a_container_and_a_typo_is_answered(two):
@@ -82,41 +86,6 @@ def test_run_says_why_its_command_died(agent, binary, run_dir):
     killed, failed = done(eater), done("raise SystemExit(7)")
     assert killed.returncode == 137 and "at its memory limit of 40MiB" in killed.stderr, killed.stderr
     assert failed.returncode == 7 and "memory limit" not in failed.stderr, failed.stderr
-
-
-class Terminal:
-    """A program on a terminal of its own."""
-
-    def __init__(self, words, width, height, **env):
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.execvpe(words[0], words, {**os.environ, "TERM": "xterm-256color", **env})
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-        self.seen = b""
-
-    def shows(self, what, within=15):
-        """Waits until it wrote this."""
-        end = time.monotonic() + within * PATIENCE
-        while what not in self.seen:
-            left = end - time.monotonic()
-            assert left > 0, (what, self.seen[-2000:])
-            if select.select([self.fd], [], [], left)[0]:
-                self.seen += os.read(self.fd, 1 << 16)
-
-    def press(self, keys):
-        self.seen = b""
-        os.write(self.fd, keys)
-
-    def end(self):
-        """Waits for its end; its exit status."""
-        while True:
-            try:
-                if not os.read(self.fd, 1 << 16):
-                    break
-            except OSError:
-                break
-        os.close(self.fd)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
 def test_top_is_a_screen_with_keys(two, binary, run_dir):

@@ -1,7 +1,8 @@
 //! Chores of the repository: `cargo xtask man DIR` and `cargo xtask completions DIR`.
 
+mod completions;
+
 use anyhow::{Context, Result, bail};
-use clap_complete::Shell;
 use std::fs;
 use std::path::Path;
 
@@ -9,7 +10,7 @@ fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["man", dir] => man(Path::new(dir)),
-        ["completions", dir] => completions(Path::new(dir)),
+        ["completions", dir] => completions::write(Path::new(dir)),
         _ => bail!("usage: cargo xtask man DIR | cargo xtask completions DIR"),
     }
 }
@@ -18,14 +19,4 @@ fn main() -> Result<()> {
 fn man(dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     clap_mangen::generate_to(elbowroom::command(), dir).with_context(|| dir.display().to_string())
-}
-
-/// For the shells people use.
-fn completions(dir: &Path) -> Result<()> {
-    fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
-    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        clap_complete::generate_to(shell, &mut elbowroom::command(), "elbowroom", dir)
-            .with_context(|| dir.display().to_string())?;
-    }
-    Ok(())
 }

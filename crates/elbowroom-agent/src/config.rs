@@ -30,6 +30,9 @@ pub(crate) const DEFAULT_PATH: &str = "/etc/elbowroom/elbowroom.toml";
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentConfig {
+    /// The file that it was read from; `None` where there was none.
+    #[serde(skip)]
+    pub file: Option<PathBuf>,
     /// How much of what follows is done.
     pub mode: AgentMode,
     /// How the host is sensed.
@@ -270,7 +273,8 @@ impl AgentConfig {
         };
         let text = bounded::file_text(&path, bounded::SETTINGS_FILE)
             .with_context(|| format!("reading {}", path.display()))?;
-        Self::parse(&text).with_context(|| path.display().to_string())
+        let config = Self::parse(&text).with_context(|| path.display().to_string())?;
+        Ok(Self { file: std::path::absolute(path).ok(), ..config })
     }
 
     /// Why other users of the host learn secrets from `path`, or the default file: it has webhooks, whose addresses mostly hold a token, and

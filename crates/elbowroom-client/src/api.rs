@@ -539,6 +539,9 @@ pub struct AgentStatus {
     pub pids: AgentPids,
     /// Where its files are.
     pub run_dir: PathBuf,
+    /// Its configuration file; `None` where it has none.
+    #[serde(default)]
+    pub config: Option<PathBuf>,
     /// How the host is sensed: `files` or `bpf`.
     pub tier: String,
     /// Containers known.

@@ -12,6 +12,9 @@ use std::time::Duration;
 /// How long an answer may take; the agent itself gives up earlier and says why.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How long verbs that need no agent wait for one that may hang.
+const CONFIG_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The agent's directory unless somebody says otherwise.
 pub const DEFAULT_RUN_DIR: &str = "/run/elbowroom";
 
@@ -86,6 +89,15 @@ impl ControlClient {
             ControlResponse::Error(message) => bail!("{message}"),
             response => Ok(response),
         }
+    }
+}
+
+/// The configuration file of the agent of `run_dir`. `None` without an agent that answers, and where its file cannot be read here.
+pub fn running_config(run_dir: &Path) -> Option<PathBuf> {
+    let mut agent = ControlClient::connect_with_timeout(run_dir, CONFIG_TIMEOUT).ok()?;
+    match agent.request(&ControlRequest::Status).ok()? {
+        ControlResponse::Status(status) => status.config.filter(|file| std::fs::File::open(file).is_ok()),
+        _ => None,
     }
 }
 

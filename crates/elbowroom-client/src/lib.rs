@@ -11,6 +11,7 @@
 pub mod api;
 pub mod change;
 pub mod control;
+pub mod dated;
 pub mod metrics;
 pub mod number_format;
 pub mod output;

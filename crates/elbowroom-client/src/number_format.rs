@@ -22,7 +22,8 @@ pub fn short_bytes(rate: u64) -> String {
 pub fn percent(part: Option<f64>) -> String {
     match part {
         None => "-".to_owned(),
-        Some(part) if part < 9.995 => format!("{:.0}%", part * 100.0),
+        // No "-0%": an empty sum of floats is -0.
+        Some(part) if part < 9.995 => format!("{:.0}%", (part * 100.0).round_ties_even() + 0.0),
         Some(part) => format!("{:.0}x", part.min(999.0)),
     }
 }
@@ -146,8 +147,10 @@ mod tests {
         ] {
             assert_eq!(short_bytes(rate), expect);
         }
-        let parts = [None, Some(0.0), Some(0.125), Some(9.99), Some(10.0), Some(1e9)].map(percent);
-        assert_eq!(parts, ["-", "0%", "12%", "999%", "10x", "999x"]);
+        let parts =
+            [None, Some(0.0), Some(-0.0), Some(-0.001), Some(0.125), Some(9.99), Some(10.0), Some(1e9)]
+                .map(percent);
+        assert_eq!(parts, ["-", "0%", "0%", "0%", "12%", "999%", "10x", "999x"]);
         assert_eq!([80, 12_345, 999_999].map(|n| short_duration(Micros(n))), ["80us", "12.3ms", "1.0s"]);
     }
 

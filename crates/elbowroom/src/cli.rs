@@ -67,7 +67,8 @@ pub(crate) enum Verb {
     OciHooks(crate::verbs::engine_hooks::OciHooksArgs),
     /// List containers, how they are doing, and what they see and use.
     ///
-    /// The worst first. ATTACHED "late": the view came after the container's first process started.
+    /// The worst first. ATTACHED: whether its view is in the container. DELAY, with -o wide: how long after its first process started the
+    /// view came.
     #[command(visible_alias = "ps")]
     List(ListArgs),
     /// Show one container in full.

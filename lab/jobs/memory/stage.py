@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import json
 import subprocess
 import time
 from pathlib import Path
@@ -176,9 +175,9 @@ class Play:
 
     def explain(self):
         for who, actor in self.actors.items():
-            done = self.agent.cli("explain", actor.container.id, "--format", "json")
-            if done.returncode in (0, 1):
-                self.decided += new_decisions(done.stdout, who, self.known)
+            told = (self.agent.ask({"explain": actor.container.id}) or {}).get("explain")
+            if told:
+                self.decided += new_decisions(told, who, self.known)
 
     def decisions(self):
         """What hurt, one by one; what was moved, as counts and MiB."""
@@ -192,10 +191,10 @@ class Play:
         return {"decided": told, "counts": counts} if self.agent else {}
 
 
-def new_decisions(text, who, known):
-    """(when in microseconds, who, what, MiB) of what `elbowroom explain` tells that was not known."""
+def new_decisions(told, who, known):
+    """(when in microseconds, who, what, MiB) of an explanation of the agent's that was not known."""
     found = []
-    for one in (json.loads(text).get("memory") or {}).get("decisions", []):
+    for one in (told.get("memory") or {}).get("decisions", []):
         if (one["at"], who) not in known:
             known.add((one["at"], who))
             amount = next((one[key] for key in ("amount", "high", "ceiling") if isinstance(one.get(key), int)), None)

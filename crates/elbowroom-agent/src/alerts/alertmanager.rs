@@ -6,8 +6,8 @@
 
 use super::AlertNotice;
 use elbowroom_client::api::AlertView;
+use elbowroom_client::dated::rfc3339;
 use elbowroom_types::unit::Micros;
-use jiff::Timestamp;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -85,11 +85,6 @@ fn annotations(view: &AlertView) -> BTreeMap<&'static str, String> {
 fn alert_name(kind: &str) -> String {
     let word = |word: &str| word[..1].to_owned() + &word[1..].to_lowercase();
     kind.split('_').fold("Elbowroom".to_owned(), |name, part| name + &word(part))
-}
-
-fn rfc3339(unix_ms: u64) -> String {
-    let time = i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
-    time.unwrap_or(Timestamp::UNIX_EPOCH).to_string()
 }
 
 #[cfg(test)]

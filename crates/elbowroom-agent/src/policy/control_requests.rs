@@ -260,6 +260,7 @@ impl PolicyLoop {
                 policy: std::process::id() as i32,
             },
             run_dir: self.run_dir.clone(),
+            config: self.config.file.clone(),
             tier: self.sensor.tier().name().to_owned(),
             containers: self.containers.len(),
             attached: self

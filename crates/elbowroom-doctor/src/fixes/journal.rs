@@ -7,11 +7,17 @@ use elbowroom_linux::bounded;
 use elbowroom_linux::cgroup;
 use elbowroom_linux::root::Root;
 use elbowroom_types::finding::FileWrite;
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+
+/// The file with the number of the last fix, whether or not that was taken back: people find numbers in their shell's history.
+const LAST_ID: &str = "last-id";
+/// What is being written; the lock is held meanwhile.
+const DRAFT: &str = ".draft";
 
 /// A directory of fixes.
 #[derive(Clone, Debug)]
@@ -22,7 +28,7 @@ pub struct Journal {
 /// One fix. It ends with the boot it was made in, and what it wrote to a cgroup ends with that cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FixEntry {
-    /// Its number.
+    /// Its number, which no other fix of this journal ever has.
     pub id: u64,
     /// When, in seconds since the epoch.
     pub at: u64,
@@ -156,28 +162,47 @@ impl Journal {
     pub fn begin(&self, root: &Root, mut entry: FixEntry) -> Result<FixEntry, JournalError> {
         fs::create_dir_all(&self.dir).map_err(io_error("making", &self.dir))?;
         (entry.boot, entry.cgroups) = (boot(root), cgroups(root, &entry.writes));
-        entry.id = self.entries()?.last().map_or(1, |last| last.id + 1);
-        // Two doctors at once take different numbers: a link to a name that is there is refused.
-        loop {
-            let path = self.path(entry.id);
-            let draft = self.dir.join(format!(".{}-{}", entry.id, std::process::id()));
-            let text = serde_json::to_vec_pretty(&entry)
-                .map_err(|source| JournalError::Malformed { path: path.clone(), source })?;
-            let written =
-                OpenOptions::new().write(true).create(true).truncate(true).open(&draft).and_then(|mut f| {
-                    f.write_all(&text)?;
-                    f.sync_all()
-                });
-            let linked = written.and_then(|()| fs::hard_link(&draft, &path));
-            let _ = fs::remove_file(&draft);
-            match linked {
-                Ok(()) => break,
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => entry.id += 1,
-                Err(e) => return Err(io_error("writing", &path)(e)),
-            }
-        }
-        File::open(&self.dir).and_then(|d| d.sync_all()).map_err(io_error("syncing", &self.dir))?;
+        // Two doctors at once take different numbers.
+        let _lock = self.lock()?;
+        let newest = self.entries()?.last().map_or(0, |newest| newest.id);
+        entry.id = newest.max(self.last_id()?) + 1;
+        // The number is used up first: one of a fix that was not written is never seen, one that is given twice takes back another fix.
+        self.write(&self.dir.join(LAST_ID), &entry.id)?;
+        self.write(&self.path(entry.id), &entry)?;
         Ok(entry)
+    }
+
+    /// The lock that a doctor holds while it writes a fix down; it goes with the file.
+    fn lock(&self) -> Result<File, JournalError> {
+        let dir = File::open(&self.dir).map_err(io_error("opening", &self.dir))?;
+        flock(&dir, FlockOperation::LockExclusive)
+            .map_err(|errno| io_error("locking", &self.dir)(errno.into()))?;
+        Ok(dir)
+    }
+
+    /// The last number that was given; 0 where none was, or by an earlier version.
+    fn last_id(&self) -> Result<u64, JournalError> {
+        let path = self.dir.join(LAST_ID);
+        let text = match bounded::file(&path, bounded::KERNEL_FILE) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(0),
+            Err(e) => return Err(io_error("reading", &path)(e)),
+        };
+        serde_json::from_slice(&text).map_err(|source| JournalError::Malformed { path, source })
+    }
+
+    /// Writes a file as a whole, or not at all, and has it on the disk.
+    fn write(&self, path: &Path, value: &impl Serialize) -> Result<(), JournalError> {
+        let text = serde_json::to_vec_pretty(value)
+            .map_err(|source| JournalError::Malformed { path: path.to_owned(), source })?;
+        let draft = self.dir.join(DRAFT);
+        let written = File::create(&draft).and_then(|mut file| {
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&draft, path)?;
+            File::open(&self.dir)?.sync_all()
+        });
+        written.map_err(io_error("writing", path))
     }
 
     /// Forgets a fix that was taken back, or that is not ours any more.
@@ -222,6 +247,41 @@ mod tests {
         journal.forget(2).unwrap();
         assert_eq!(journal.entries().unwrap().iter().map(|e| e.id).collect::<Vec<_>>(), [1, 3]);
         assert_eq!(journal.applied(&host()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_number_is_never_given_again_also_after_a_death_in_the_middle() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::at(dir.path());
+        let begin = || journal.begin(&host(), entry()).unwrap().id;
+        assert_eq!([begin(), begin()], [1, 2]);
+        for id in [2, 1] {
+            journal.forget(id).unwrap();
+        }
+        assert_eq!(begin(), 3, "all were taken back");
+        // Died after it took a number, and before it wrote the fix; and a draft is left.
+        fs::write(dir.path().join("fixes").join(LAST_ID), "7").unwrap();
+        fs::write(dir.path().join("fixes").join(DRAFT), "{").unwrap();
+        assert_eq!(begin(), 8);
+        // An earlier version kept no number.
+        fs::remove_file(dir.path().join("fixes").join(LAST_ID)).unwrap();
+        assert_eq!(begin(), 9);
+        assert_eq!(journal.entries().unwrap().iter().map(|e| e.id).collect::<Vec<_>>(), [3, 8, 9]);
+        fs::write(dir.path().join("fixes").join(LAST_ID), "many").unwrap();
+        assert!(journal.begin(&host(), entry()).unwrap_err().to_string().contains(LAST_ID));
+    }
+
+    #[test]
+    fn doctors_at_once_take_different_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::at(dir.path());
+        let mut ids: Vec<u64> = std::thread::scope(|scope| {
+            let one = || scope.spawn(|| journal.begin(&host(), entry()).unwrap().id);
+            let threads: Vec<_> = (0..8).map(|_| one()).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        ids.sort_unstable();
+        assert_eq!(ids, [1, 2, 3, 4, 5, 6, 7, 8]);
     }
 
     #[test]

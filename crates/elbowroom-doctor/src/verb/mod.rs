@@ -20,7 +20,7 @@ use crate::facts::{CounterSampleStore, DoctorConfig, LastCounterSample, collect_
 use crate::fixes::journal::Journal;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use elbowroom_client::control::LoadSources;
+use elbowroom_client::control::{LoadSources, running_config};
 use elbowroom_client::output::{Format, OutputArgs, ask, write_stdout};
 use elbowroom_linux::bounded::LineReader;
 use elbowroom_linux::root::Root;
@@ -76,7 +76,7 @@ pub struct DoctorArgs {
 /// What every look at the host needs.
 #[derive(Args)]
 pub(crate) struct HostArgs {
-    /// Configuration file, for what counts as a container.
+    /// Configuration file, for what counts as a container; without it the running agent's, or /etc/elbowroom/elbowroom.toml.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -89,9 +89,10 @@ impl HostArgs {
     /// Looks at the host twice, `wait` apart; with the journal of what was changed.
     fn collect_facts(&self, load: LoadSources, wait: Duration) -> Result<(HostFacts, Journal)> {
         let journal = Journal::at(&self.state.state_dir);
+        let config = self.config.clone().or_else(|| running_config(&self.state.run_dir));
         let config = DoctorConfig {
             root: PathBuf::from("/"),
-            containers: load(self.config.as_deref())?,
+            containers: load(config.as_deref())?,
             leases: self.state.leases(),
             wait,
         };

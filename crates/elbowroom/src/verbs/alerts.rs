@@ -3,6 +3,7 @@
 use anyhow::Result;
 use elbowroom_client::api::{AlertView, AlertsReport, ControlRequest, ControlResponse};
 use elbowroom_client::control::ControlClient;
+use elbowroom_client::dated::Dated;
 use elbowroom_client::output::{TableArgs, unexpected_response};
 use elbowroom_client::table::clip;
 use elbowroom_types::alert::AlertKind;
@@ -23,7 +24,7 @@ pub(crate) fn alerts(run_dir: &Path, args: TableArgs) -> Result<(String, ExitCod
     };
     let code = ExitCode::from(u8::from(!report.lasting.is_empty()));
     let names = || report.lasting.iter().map(name).collect();
-    let text = args.answer(&report, names, |_| text(&report, elbowroom_linux::timer::unix_ms()))?;
+    let text = args.answer(&Dated(&report), names, |_| text(&report, elbowroom_linux::timer::unix_ms()))?;
     Ok((text, code))
 }
 

@@ -6,7 +6,7 @@ use anyhow::Result;
 use elbowroom_agent::config::AgentConfig;
 use elbowroom_client::api::{AgentStatus, ControlRequest, ControlResponse};
 use elbowroom_client::control::ControlClient;
-use elbowroom_client::output::{Format, OutputArgs};
+use elbowroom_client::output::{Format, OutputArgs, one_line, unexpected_response};
 use elbowroom_linux::bounded;
 use elbowroom_linux::cgroup::{CgroupController, CgroupLayout, HierarchyMode};
 use elbowroom_linux::root::Root;
@@ -36,23 +36,33 @@ struct CheckOutput {
     ready: bool,
     facts: Vec<Prerequisite>,
     agent: Option<AgentStatus>,
+    /// Why there is no answer of an agent, where that is so.
+    agent_note: Option<String>,
 }
 
 /// Looks at the host; true when nothing required is missing.
 pub(crate) fn check(run_dir: &Path, output: OutputArgs) -> Result<(String, bool)> {
-    let agent =
-        ControlClient::connect(run_dir).and_then(|mut client| client.request(&ControlRequest::Status)).ok();
-    let agent = agent
-        .and_then(|answer| if let ControlResponse::Status(status) = answer { Some(*status) } else { None });
+    let (agent, agent_note) = match agent_status(run_dir) {
+        Ok(status) => (Some(status), None),
+        Err(error) => (None, Some(one_line(&error))),
+    };
     let mut facts = prerequisites();
     facts.extend(disk::prerequisites());
     facts.extend(configuration());
-    let report = CheckOutput { ready: facts.iter().all(|f| f.present || !f.required), facts, agent };
+    let ready = facts.iter().all(|f| f.present || !f.required);
+    let report = CheckOutput { ready, facts, agent, agent_note };
     let text = match output.format {
         Format::Data(data) => data.document(&report)?,
-        Format::Text => text(&report, run_dir),
+        Format::Text => text(&report),
     };
     Ok((text, report.ready))
+}
+
+fn agent_status(run_dir: &Path) -> Result<AgentStatus> {
+    match ControlClient::connect(run_dir)?.request(&ControlRequest::Status)? {
+        ControlResponse::Status(status) => Ok(*status),
+        _ => unexpected_response(),
+    }
 }
 
 /// Whether the default configuration, where there is one that can be read, keeps its secrets.
@@ -188,7 +198,7 @@ impl Host {
     }
 }
 
-fn text(report: &CheckOutput, run_dir: &Path) -> String {
+fn text(report: &CheckOutput) -> String {
     let mut text = String::new();
     for fact in &report.facts {
         let mark = match (fact.present, fact.required) {
@@ -217,12 +227,8 @@ fn text(report: &CheckOutput, run_dir: &Path) -> String {
             let _ = writeln!(text, "ok       {:<18} {}", "mode", agent.mode.summary());
         }
         None => {
-            let _ = writeln!(
-                text,
-                "missing  {:<18} none on {}: start one with `elbowroom agent`",
-                "agent",
-                run_dir.display()
-            );
+            let note = report.agent_note.as_deref().unwrap_or("none");
+            let _ = writeln!(text, "missing  {:<18} {note}", "agent");
         }
     }
     text

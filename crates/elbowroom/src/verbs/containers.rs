@@ -6,6 +6,7 @@ use crate::cli::ListArgs;
 use anyhow::Result;
 use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, Explanation, display_name};
 use elbowroom_client::control::ControlClient;
+use elbowroom_client::dated::Dated;
 use elbowroom_client::number_format;
 use elbowroom_client::output::{ContainerArgs, OutputArgs, unexpected_response};
 use elbowroom_client::table::{Align, Keep, TableStyle, clip, table};
@@ -17,7 +18,7 @@ use elbowroom_linux::reach::{ProcessReach, ReachReport, ReachedProcess};
 use elbowroom_linux::timer;
 use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::{Micros, Millicpu};
-use elbowroom_view::rules::ViewExplanation;
+use elbowroom_view::rules::{ViewChange, ViewDelta, ViewExplanation};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
@@ -34,7 +35,7 @@ pub(crate) fn list(run_dir: &Path, args: ListArgs) -> Result<String> {
     }
     containers.sort_by_key(|c| std::cmp::Reverse(c.verdict.severity()));
     let names = || containers.iter().map(|c| c.name.clone().unwrap_or_else(|| c.id.clone())).collect();
-    args.table.answer(&containers, names, |style| list_text(&containers, style))
+    args.table.answer(&Dated(&containers), names, |style| list_text(&containers, style))
 }
 
 /// `elbowroom show`, `attach` and `detach`: ask, and print the container.
@@ -42,7 +43,7 @@ pub(crate) fn show_container(run_dir: &Path, request: ControlRequest, output: Ou
     let ControlResponse::Container(container) = ControlClient::connect(run_dir)?.request(&request)? else {
         return unexpected_response();
     };
-    output.answer(&container, || show_text(&container))
+    output.answer(&Dated(&container), || show_text(&container))
 }
 
 /// The agent's explanation, and what is looked up here: the agent has nothing to do with how many processes there are.
@@ -63,7 +64,7 @@ pub(crate) fn explain(run_dir: &Path, args: ContainerArgs) -> Result<String> {
     let pids = ContainerSelector::open(&ContainerSources::default())?.processes(&explanation.container.path);
     let reached = reach::inspect(&pids, &run_dir.join("pages"));
     let answer = ExplainOutput { explanation: *explanation, reached };
-    args.output.answer(&answer, || {
+    args.output.answer(&Dated(&answer), || {
         explanation_text(&answer.explanation, timer::now()) + &reach_text(&answer.reached)
     })
 }
@@ -72,6 +73,10 @@ pub(crate) fn explain(run_dir: &Path, args: ContainerArgs) -> Result<String> {
 const MAX_ROWS: usize = 40;
 
 fn reach_text(reached: &ReachReport) -> String {
+    // Of a container that ended.
+    if reached.processes.is_empty() && reached.more == 0 {
+        return String::new();
+    }
     let mut rows: Vec<(&ReachedProcess, usize)> = Vec::new();
     for process in &reached.processes {
         match rows.iter_mut().find(|(known, _)| known.command == process.command && known.by == process.by) {
@@ -134,13 +139,14 @@ fn list_text(containers: &[ContainerView], style: TableStyle) -> String {
                 format!("{:.2}", c.cpu_used_millicpu as f64 / 1_000.0),
                 c.view.memory.to_string(),
                 c.usage.memory.to_string(),
-                match (c.attached, c.late_usec) {
+                match c.attached {
                     _ if c.ended_unix_ms.is_some() => "ended",
-                    (false, _) => "no",
-                    (true, Some(_)) => "late",
-                    (true, None) => "yes",
+                    true => "yes",
+                    false => "no",
                 }
                 .to_owned(),
+                c.late_usec
+                    .map_or_else(|| "-".to_owned(), |late| number_format::short_duration(Micros(late))),
                 format!("{:?}", c.engine).to_lowercase(),
                 c.id.chars().take(12).collect(),
                 c.path.clone(),
@@ -156,6 +162,7 @@ fn list_text(containers: &[ContainerView], style: TableStyle) -> String {
         ("MEMORY", Align::Right, Keep::Always),
         ("USED", Align::Right, Keep::Rank(1)),
         ("ATTACHED", Align::Left, Keep::Rank(3)),
+        ("DELAY", Align::Right, Keep::Wide),
         ("ENGINE", Align::Left, Keep::Wide),
         ("ID", Align::Left, Keep::Wide),
         ("CGROUP", Align::Left, Keep::Wide),
@@ -321,21 +328,37 @@ pub(super) fn explanation_text(explanation: &Explanation, now: Micros) -> String
     ] {
         let _ = writeln!(text, "{key:<17} {value}");
     }
-    if !changes.is_empty() {
-        let _ = writeln!(text, "\nlast changes");
-    }
-    for change in changes.iter().rev() {
-        let _ = writeln!(text, "{:>13}  {change}", number_format::relative(change.at, now));
-    }
+    text.push_str(&changes_text(changes, now));
     explanation.memory.iter().for_each(|status| text.push_str(&memory::memory_explanation(status, now)));
     explanation.disk.iter().for_each(|status| text.push_str(&disk_explanation(status, now)));
     text
+}
+
+/// The last changes, the newest first, without those that nobody can tell from none.
+fn changes_text(changes: &[ViewChange], now: Micros) -> String {
+    let shows = |change: &&ViewChange| match change.what {
+        ViewDelta::Cpu { from, to } => from != to,
+        ViewDelta::Memory { from, to } => from.to_string() != to.to_string(),
+    };
+    let mut text = String::new();
+    for change in changes.iter().rev().filter(shows) {
+        // What was there before the agent first looked at the clock.
+        let when = match change.at {
+            Micros::ZERO => "at the start".to_owned(),
+            at => number_format::relative(at, now),
+        };
+        let _ = writeln!(text, "{when:>13}  {change}");
+    }
+    if text.is_empty() { text } else { format!("\nlast changes\n{text}") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use elbowroom_linux::reach::MapsSummary;
+    use elbowroom_types::id::CgroupId;
+    use elbowroom_types::unit::Bytes;
+    use elbowroom_view::rules::ViewChangeReason;
 
     #[test]
     fn processes_that_are_reached_alike_share_a_row_and_hostile_names_stay_in_theirs() {
@@ -359,6 +382,20 @@ mod tests {
         assert_eq!(lines[4], ["7", "+1", "web", "23", "yes", "-", "-", "-", "-"]);
         assert_eq!(lines[5][..2], ["9", "a\\nb\\u{1b}[2J"]);
         assert_eq!(lines[6..], [["and", "5", "more", "processes"]]);
+    }
+
+    #[test]
+    fn changes_that_show_are_told_from_now() {
+        let memory = |at, from, to| ViewChange {
+            at: Micros::secs(at),
+            id: CgroupId(1),
+            what: ViewDelta::Memory { from: Bytes::mib(from), to: Bytes::mib(to) },
+            because: ViewChangeReason::Appeared,
+        };
+        let text = changes_text(&[memory(0, 0, 32), memory(5, 32, 32), memory(7, 32, 64)], Micros::secs(9));
+        let lines: Vec<&str> = text.lines().skip(2).map(|line| line.split(": ").next().unwrap()).collect();
+        assert_eq!(lines, ["      2 s ago  memory 32MiB -> 64MiB", " at the start  memory 0B -> 32MiB"]);
+        assert_eq!(changes_text(&[memory(5, 32, 32)], Micros::secs(9)), "");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use elbowroom_client::api::{AlertView, ControlRequest, ControlResponse, DisksReport};
 use elbowroom_client::control::ControlClient;
+use elbowroom_client::dated::Dated;
 use elbowroom_client::number_format;
 use elbowroom_client::output::{TableArgs, unexpected_response};
 use elbowroom_client::table::{Align, Keep, TableStyle, clip};
@@ -20,7 +21,7 @@ pub(crate) fn disks(run_dir: &Path, args: TableArgs) -> Result<String> {
         return unexpected_response();
     };
     let names = || report.disks.iter().map(|disk| disk.name.clone()).collect();
-    args.answer(&report, names, |style| text(&report, style))
+    args.answer(&Dated(&report), names, |style| text(&report, style))
 }
 
 fn text(report: &DisksReport, style: TableStyle) -> String {

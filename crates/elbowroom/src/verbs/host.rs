@@ -1,7 +1,7 @@
 //! `host`: any verb in the namespaces of the host, for a container that has the host's process ids.
 
-use crate::cli::{Cli, Verb};
-use anyhow::{Context, Result};
+use crate::cli::{Cli, Verb, usage_error_line};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Parser};
 use elbowroom_agent::view_server::image;
 use elbowroom_linux::host_namespaces::{copy_tree, enter_host};
@@ -28,7 +28,11 @@ pub(crate) fn host(run_dir: &Path, args: &HostArgs) -> Result<std::convert::Infa
         .chain(args.words.iter().cloned());
     let words: Vec<OsString> = words.collect();
     // Before anything is entered or mounted. Help and versions end here.
-    let cli = Cli::try_parse_from(&words).unwrap_or_else(|error| error.exit());
+    let cli = match Cli::try_parse_from(&words) {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() => bail!("{}", usage_error_line(&error)),
+        Err(answer) => answer.exit(),
+    };
     let is_agent = matches!(cli.verb, Verb::Agent(_));
     let own = std::env::current_exe().context("this program's own path")?;
     let program = rustix::fs::open(&own, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())

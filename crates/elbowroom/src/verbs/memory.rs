@@ -3,6 +3,7 @@
 use anyhow::Result;
 use elbowroom_client::api::{AlertView, ContainerMemory, ControlRequest, ControlResponse, MemoryReport};
 use elbowroom_client::control::ControlClient;
+use elbowroom_client::dated::Dated;
 use elbowroom_client::number_format;
 use elbowroom_client::output::{TableArgs, unexpected_response};
 use elbowroom_client::table::{Align, Keep, TableStyle, clip};
@@ -21,7 +22,11 @@ pub(crate) fn memory(run_dir: &Path, args: TableArgs) -> Result<String> {
         return unexpected_response();
     };
     let name = |of: &ContainerMemory| of.container.name.clone().unwrap_or_else(|| of.container.id.clone());
-    args.answer(&report, || report.containers.iter().map(name).collect(), |style| text(&report, style))
+    args.answer(
+        &Dated(&report),
+        || report.containers.iter().map(name).collect(),
+        |style| text(&report, style),
+    )
 }
 
 fn text(report: &MemoryReport, style: TableStyle) -> String {

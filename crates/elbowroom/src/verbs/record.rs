@@ -177,12 +177,7 @@ pub(crate) fn record(run_dir: &Path, args: &RecordArgs) -> Result<()> {
     let signals = SignalFd::block(&[Signal::INT, Signal::TERM]).context("blocking signals")?;
 
     let path = file.display();
-    let mut out: Box<dyn Write> = if file.as_os_str() == "-" {
-        Box::new(BufWriter::new(std::io::stdout().lock()))
-    } else {
-        let file = std::fs::File::create(file).with_context(|| format!("creating {path}"))?;
-        Box::new(BufWriter::new(file))
-    };
+    let mut out = create(file)?;
     let mut write = |line: &RecordingLine| -> Result<()> {
         serde_json::to_writer(&mut out, line).with_context(|| format!("writing {path}"))?;
         out.write_all(b"\n").with_context(|| format!("writing {path}"))
@@ -241,7 +236,23 @@ pub(crate) fn record(run_dir: &Path, args: &RecordArgs) -> Result<()> {
     if progress {
         elbowroom_client::output::say("");
     }
-    out.flush().with_context(|| format!("writing {path}"))
+    out.flush().with_context(|| format!("writing {path}"))?;
+    if file.as_os_str() != "-" {
+        let recorded = timer::now().saturating_sub(begin);
+        elbowroom_client::output::say(&format!(
+            "{path}: {recorded} recorded: `elbowroom replay {path}` decides it again"
+        ));
+    }
+    Ok(())
+}
+
+/// The file to write; `-` is standard output.
+fn create(file: &Path) -> Result<Box<dyn Write>> {
+    if file.as_os_str() == "-" {
+        return Ok(Box::new(BufWriter::new(std::io::stdout().lock())));
+    }
+    let created = std::fs::File::create(file).with_context(|| format!("creating {}", file.display()))?;
+    Ok(Box::new(BufWriter::new(created)))
 }
 
 /// `elbowroom replay`: the report, and whether every decision was the recorded one.

@@ -1,0 +1,63 @@
+"""A program on a terminal of its own."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import termios
+import time
+
+from kit.wait import PATIENCE
+
+
+class Terminal:
+    """A program on a terminal of its own."""
+
+    def __init__(self, words, width, height, **env):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execvpe(words[0], words, {**os.environ, "TERM": "xterm-256color", **env})
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+        self.seen = b""
+
+    def shows(self, what, within=15):
+        """Waits until it wrote this."""
+        end = time.monotonic() + within * PATIENCE
+        while what not in self.seen:
+            left = end - time.monotonic()
+            assert left > 0, (what, self.seen[-2000:])
+            if select.select([self.fd], [], [], left)[0]:
+                self.seen += os.read(self.fd, 1 << 16)
+
+    def press(self, keys):
+        self.seen = b""
+        os.write(self.fd, keys)
+
+    def end(self):
+        """Waits for its end; its exit status."""
+        while True:
+            try:
+                if not os.read(self.fd, 1 << 16):
+                    break
+            except OSError:
+                break
+        os.close(self.fd)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def screen(written, width, height):
+    """What a terminal shows after this was written to it, as lines of text: cursor positions count, colours and modes do not."""
+    rows, row, column = [[" "] * width for _ in range(height)], 0, 0
+    for escape, final, character in re.findall(r"\x1b\[([0-9;?]*)([a-zA-Z])|([^\x1b])", written.decode(errors="replace")):
+        if final == "H":
+            row, column = (int(number or 1) - 1 for number in (escape or "1;1").split(";"))
+        elif character == "\n":
+            row += 1
+        elif character == "\r":
+            column = 0
+        elif character and row < height and column < width:
+            rows[row][column] = character
+            column += 1
+    return "".join("".join(line).rstrip() + "\n" for line in rows).rstrip("\n") + "\n"
