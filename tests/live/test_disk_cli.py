@@ -203,7 +203,7 @@ def test_a_container_that_ends_is_forgotten(governed, hand_made, loop_disk):
         writer.close()
     group.remove()
     eventually(lambda: agent.status()["disk"]["held"] == 0)
-    assert not any((agent.run_dir / "leases").glob("*.json")), list((agent.run_dir / "leases").iterdir())
+    assert not any((agent.run_dir / "leases").rglob("*.json")), list((agent.run_dir / "leases").iterdir())
 
 
 def test_without_an_io_controller_it_says_so_and_carries_on(governed, group, loop_disk):

@@ -1,16 +1,22 @@
 //! Every policy on random victims beside random hogs, and what each constant of `lifeline` is worth on them.
 //!
-//! `cargo run -p elbowroom-govern --example disk_contest FIRST COUNT` sums up the scenarios of so many seeds; with a third argument,
-//! `constants`, the policy `lifeline` alone, as it is and with each constant halved and doubled.
+//! `cargo run -p elbowroom-govern --example disk_contest FIRST COUNT` sums up the scenarios of so many seeds. A third argument shows the
+//! policy `lifeline` alone: with `constants`, as it is and with each constant halved and doubled; with `relief`, the time from the
+//! begin of a burst to the first limit on it.
 
-use elbowroom_govern::disk::{DiskPolicy, DiskSettings, LifelineSettings};
-use elbowroom_sim::disk::{DiskScenario, DiskScore, judge_with};
-use elbowroom_types::unit::Percent;
+use elbowroom_govern::disk::{DiskOrder, DiskPolicy, DiskSettings, LifelineSettings};
+use elbowroom_sim::disk::library::{FLASH, LAB, LARGE, PAPER, w1};
+use elbowroom_sim::disk::{DiskScenario, DiskScore, Pattern, judge_with, play};
+use elbowroom_types::io::IoMax;
+use elbowroom_types::unit::{Limit, Micros, Percent};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize, otherwise| args.get(at).and_then(|n| n.parse().ok()).unwrap_or(otherwise);
     let (first, count) = (number(0, 1), number(1, 80));
+    if args.iter().any(|arg| arg == "relief") {
+        return show_relief(first, count);
+    }
     let scenarios: Vec<(u64, DiskScenario)> =
         (first..first + count).map(|seed| (seed, DiskScenario::contest(seed))).collect();
     println!(
@@ -46,6 +52,58 @@ fn main() {
             }
         }
     }
+}
+
+/// Time to the first limit, for bursts that begin at any instant between two measurements.
+fn show_relief(first: u64, count: u64) {
+    println!("| scenario | bursts | answered within 10 s | median | 95th percentile | most |");
+    println!("|---|---|---|---|---|---|");
+    let seeds = first..first + count;
+    let contests = seeds.clone().map(|seed| (DiskScenario::contest(seed), seed)).collect();
+    let mut rows: Vec<(&str, Vec<(DiskScenario, u64)>)> = vec![("contest", contests)];
+    for (name, scale) in [("W1 paper", PAPER), ("W1 large", LARGE), ("W1 flash", FLASH), ("W1 lab", LAB)] {
+        rows.push((name, seeds.clone().map(|seed| (w1(scale), seed)).collect()));
+    }
+    for (name, scenarios) in rows {
+        let bursts: Vec<Option<Micros>> =
+            scenarios.into_iter().filter_map(|(scenario, seed)| relief(scenario, seed)).collect();
+        let mut times: Vec<u64> = bursts.iter().flatten().map(|time| time.get() / 1000).collect();
+        times.sort_unstable();
+        let at = |part: usize| times.get(times.len() * part / 100).or(times.last()).copied().unwrap_or(0);
+        let (all, answered, [median, p95, most]) = (bursts.len(), times.len(), [50, 95, 100].map(at));
+        println!("| {name} | {all} | {answered} | {median} ms | {p95} ms | {most} ms |");
+    }
+}
+
+/// How long the first burst goes unlimited: `None` without one that begins later than the rest, `Some(None)` for longer than ten seconds.
+fn relief(mut scenario: DiskScenario, seed: u64) -> Option<Option<Micros>> {
+    // A prime: no two of many begin at the same distance from a measurement.
+    let late = Micros::millis(seed * 379 % 1000);
+    let begins = |wants: &Pattern, second: u64| {
+        let all = |second| wants.at(Micros::secs(second)) == Limit::Max;
+        all(second) && !all(second - 1)
+    };
+    let hogs = scenario.tenants.iter().enumerate().filter_map(|(at, tenant)| {
+        let second = (20..100).find(|second| begins(&tenant.programs[0].wants, *second))?;
+        Some((Micros::secs(second), at))
+    });
+    let known = scenario.bursts.first().map(|burst| (burst.from, burst.tenant));
+    let (begins, hog) = known.or(hogs.min())?;
+    scenario.tenants[hog].from = late;
+    scenario.slice = Micros::millis(50);
+    let begins = begins.saturating_add(late);
+    let ends = begins.saturating_add(Micros::secs(10));
+    scenario.duration = Micros::secs(ends.get() / 1_000_000 + 1);
+    let mut first = None;
+    play(&scenario, Some(DiskPolicy::Lifeline), seed, |moment| {
+        let caps = moment.orders.iter().filter_map(|order| match order {
+            DiskOrder::Cap(cap) if cap.max != IoMax::MAX => Some(cap.at),
+            _ => None,
+        });
+        let fresh = caps.filter(|at| *at > begins && *at < ends).min();
+        first = first.or(fresh.map(|at| at.saturating_sub(begins)));
+    });
+    Some(first)
 }
 
 type Change = Box<dyn Fn(&mut LifelineSettings)>;

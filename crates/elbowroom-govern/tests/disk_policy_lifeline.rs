@@ -1,7 +1,7 @@
 //! Policy `lifeline` in a closed loop: the paper's workloads and what it left out.
 
 use crate::toy_disk::{DISK, Tenant, Toy, disk, group, id, rbps};
-use elbowroom_govern::disk::{DiskOrder, DiskSettings, DiskState, LimitedBy};
+use elbowroom_govern::disk::{DiskOrder, DiskSettings, DiskState, EARLY_PERIOD, GLANCE_INTERVAL, LimitedBy};
 use elbowroom_types::alert::AlertKind;
 use elbowroom_types::claim::{Claim, DiskReservation, ServiceClass};
 use elbowroom_types::io::IoMax;
@@ -309,6 +309,39 @@ fn a_disk_that_becomes_slow_is_looked_at_again_soon_and_not_for_ever() {
     assert!(!toy.disks.needs_early_sample() && toy.caps().count() > 0, "what was seen is enough");
     toy.run(1);
     assert!(toy.got[0] > 0.28, "{:?}", toy.got);
+}
+
+#[test]
+fn a_burst_is_answered_within_300_ms_and_cut_by_what_it_really_takes() {
+    let mut toy = burst(SPEED, 0.3);
+    toy.tenants[1].wants = 0.15;
+    let quiet = (0..7).all(|_| !toy.glance(GLANCE_INTERVAL));
+    assert!(quiet, "nothing happens");
+    // It begins in the middle between two glances, and in the middle of a period.
+    toy.serve(Micros::millis(50));
+    toy.tenants[1].wants = 2.0;
+    let began = toy.now;
+    assert!(toy.glance(Micros::millis(50)), "requests wait");
+    toy.look();
+    assert!(toy.caps().count() == 0 && toy.disks.needs_early_sample(), "most of that was before the burst");
+    assert!(!toy.glance(Micros::millis(50)), "one alarm is enough");
+    toy.serve(EARLY_PERIOD.saturating_sub(Micros::millis(50)));
+    toy.look();
+    let cap = toy.caps().next().expect("the burst is limited").clone();
+    assert!(cap.group == id(1) && toy.now.saturating_sub(began) <= Micros::millis(300), "{cap:?}");
+    let part = cap.max.rbps.value().unwrap() as f64 / SPEED;
+    assert!((0.55..0.75).contains(&part), "the victim needs 0.3 of the disk: {part}");
+}
+
+#[test]
+fn a_disk_that_one_container_uses_is_not_glanced_at() {
+    let mut toy = toy(SPEED, vec![Tenant::new(0.3, 4.0)]);
+    toy.run(10);
+    toy.tenants[0].wants = 2.0;
+    assert!(!toy.disks.needs_glances() && !toy.glance(GLANCE_INTERVAL));
+    let mut two = burst(SPEED, 0.3);
+    two.run(1);
+    assert!(two.disks.needs_glances());
 }
 
 #[test]

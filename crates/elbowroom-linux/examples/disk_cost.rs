@@ -1,13 +1,14 @@
 //! What a look at disks costs: makes N containers that use D loop devices each once and as a whole M loop devices, lets the
-//! sensor look and prints its CPU time as JSON. Needs root. Publishes nothing but numbers of the machine it runs on: say what
-//! else ran.
+//! sensor look and the governor decide, and prints the CPU time of both as JSON. Needs root. Publishes nothing but numbers of the
+//! machine it runs on: say what else ran.
 //!
 //! ```text
 //! cargo run --release -p elbowroom-linux --example disk_cost [-- GROUPS DISKS DISKS_PER_GROUP]
 //! ```
 //!
-//! Without numbers: 500 containers, 100 disks, 2 disks each. Everything made is removed at the end; on a signal, not.
+//! Without numbers: 500 containers, 20 disks, 2 disks each. Everything made is removed at the end; on a signal, not.
 
+use elbowroom_govern::disk::{DiskGovernor, DiskSettings};
 use elbowroom_linux::cgroup::{CgroupLayout, CgroupVersion};
 use elbowroom_linux::root::Root;
 use elbowroom_linux::{Sensor, SensorConfig};
@@ -22,33 +23,47 @@ use std::time::Duration;
 
 /// One second each: six times the devices are looked at anew, twelve times the page cache.
 const LOOKS: u64 = 60;
+/// Then so many in which every container has read from every disk of its own since the last.
+const BUSY_LOOKS: u64 = 5;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<usize> = std::env::args().skip(1).map(|a| a.parse()).collect::<Result<_, _>>()?;
     let (groups, disks, each) = match args[..] {
         [groups, disks, each] => (groups, disks.max(each), each),
-        _ => (500, 100, 2),
+        _ => (500, 20, 2),
     };
     let crowd = Crowd::new(groups, disks, each)?;
     let plain = vec![format!("/{}/*", crowd.name)];
     let mut sensor =
         Sensor::open(&SensorConfig { container_patterns: plain, bpf: false, ..SensorConfig::default() })?;
-    sensor.start();
+    let mut governor = DiskGovernor::new(DiskSettings::default(), Vec::new());
+    sensor.start().iter().for_each(|event| drop(governor.apply(event)));
     sensor.watch_disks(&["loop*".to_owned()]);
     sensor.disks(Micros::ZERO);
     // On v1, counting begins with the first look.
     crowd.read()?;
-    let (mut cpu_us, mut scan_us, mut told, mut rows) = (Vec::new(), Vec::new(), 0, 0);
-    for n in 1..=LOOKS {
-        if n == LOOKS / 2 {
+    let (mut idle_us, mut scan_us, mut busy_us, mut decide_us, mut glance_us) = Default::default();
+    let (mut told, mut rows) = (0, 0);
+    for n in 1..=LOOKS + BUSY_LOOKS {
+        let busy = n > LOOKS;
+        if busy || n == LOOKS / 2 {
             crowd.read()?;
         }
         sensor.tick(Micros::secs(n));
-        let start = thread_cpu();
-        let events = sensor.disks(Micros::secs(n));
-        let us = (thread_cpu() - start).as_secs_f64() * 1e6;
+        timed(&mut glance_us, || {
+            let stats = sensor.disk_stats();
+            governor.glance(Micros::millis(n * 1000 - 500), &stats);
+        });
         // Every fifth second swap and iocost are looked at anew, a few devices every second.
-        if n % 5 == 0 { &mut scan_us } else { &mut cpu_us }.push(us);
+        let kind = if busy {
+            &mut busy_us
+        } else if n % 5 == 0 {
+            &mut scan_us
+        } else {
+            &mut idle_us
+        };
+        let events = timed(kind, || sensor.disks(Micros::secs(n)));
+        timed(&mut decide_us, || events.iter().for_each(|event| drop(governor.apply(event))));
         let Some(HostEvent::DiskTick(tick)) = events.last() else { continue };
         told = told.max(tick.disks.len());
         rows = rows.max(tick.groups.iter().map(|group| group.io.len()).sum());
@@ -58,7 +73,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "layout": format!("{:?}", sensor.layout().mode).to_lowercase(),
         "loadavg": std::fs::read_to_string("/proc/loadavg")?.trim_end(),
         "groups": groups, "disks": disks, "disks_told": told, "rows_told": rows,
-        "look_us": spread(&mut cpu_us), "look_and_rescan_us": spread(&mut scan_us),
+        "look_us": spread(&mut idle_us), "look_and_rescan_us": spread(&mut scan_us), "busy_look_us": spread(&mut busy_us),
+        "decide_us": spread(&mut decide_us), "glance_us": spread(&mut glance_us),
     });
     println!("{}", serde_json::to_string_pretty(&report)?);
     Ok(())
@@ -154,6 +170,14 @@ fn spread(values: &mut [f64]) -> serde_json::Value {
     values.sort_by(f64::total_cmp);
     let at = |q: f64| values.get((values.len() as f64 * q) as usize).map(|us| us.round());
     serde_json::json!({ "median": at(0.5), "p95": at(0.95), "most": values.last().map(|us| us.round()) })
+}
+
+/// Does something, and adds what CPU time that took, in microseconds.
+fn timed<T>(took_us: &mut Vec<f64>, what: impl FnOnce() -> T) -> T {
+    let start = thread_cpu();
+    let done = what();
+    took_us.push((thread_cpu() - start).as_secs_f64() * 1e6);
+    done
 }
 
 fn thread_cpu() -> Duration {

@@ -1,23 +1,26 @@
 //! The disk governor at work: decisions of [`DiskGovernor`] become limits, alerts and answers.
 //!
-//! Everything here runs on the owner's thread and waits for nothing. Limits are put on by the [`Limiter`], capacities are written by [`DiskCapacityStore`]; what comes of a limit comes back as [`HostEvent::IoLimits`] and goes
-//! through the governor like everything else, so that a recording of its events replays to the same decisions.
+//! Everything here runs on the owner's thread and waits for nothing. Limits are put on by a [`Limiter`] of their own, capacities are
+//! written by [`DiskCapacityStore`]; what comes of a limit comes back as [`HostEvent::IoLimits`] and goes through the governor like
+//! everything else, so that a recording of its events replays to the same decisions.
 
 use super::Mailbox;
 use super::disk_capacities::DiskCapacityStore;
-use super::limiter::Limiter;
+use super::limiter::{Limiter, LimiterKind};
 use super::pending_limits::{GroupDisk, PendingLimits};
 use crate::config::AgentConfig;
 use anyhow::Result;
 use elbowroom_client::api::{AlertView, ContainerRef, DiskGovernorStats, DisksReport};
 use elbowroom_govern::GovernorMode;
-use elbowroom_govern::disk::{Cap, ContainerDiskStatus, DiskGovernor, DiskOrder};
+use elbowroom_govern::disk::{
+    Cap, ContainerDiskStatus, DiskGovernor, DiskOrder, EARLY_PERIOD, GLANCE_INTERVAL,
+};
 use elbowroom_linux::cgroup::{CgroupController, CgroupLayout};
 use elbowroom_linux::root::Root;
-use elbowroom_linux::{lease, timer};
+use elbowroom_linux::timer;
 use elbowroom_types::alert::Alert;
 use elbowroom_types::id::{CgroupId, DeviceNumber};
-use elbowroom_types::io::{IoLimits, IoMax, IoWeightMechanism};
+use elbowroom_types::io::{DiskStat, IoLimits, IoMax, IoWeightMechanism};
 use elbowroom_types::sample::{CgroupProperties, HostEvent};
 use elbowroom_types::unit::Micros;
 use std::collections::BTreeMap;
@@ -26,26 +29,60 @@ use std::path::Path;
 /// How often the guard is told that we work; it waits for three of them.
 const HEARTBEAT_INTERVAL: Micros = Micros::secs(1);
 
-/// A disk that may be saturated is measured again after this.
-const REMEASURE_DELAY: Micros = Micros::millis(250);
+/// A limiter and its beats.
+struct BeatingLimiter {
+    limiter: Limiter,
+    /// A beat that was not answered: the limiter is busy.
+    heartbeat_pending: bool,
+    /// Limits of it that are in force.
+    held: usize,
+}
+
+/// The limiters that are at work.
+#[derive(Default)]
+struct Limiters {
+    memory: Option<BeatingLimiter>,
+    disks: Option<BeatingLimiter>,
+}
+
+impl Limiters {
+    fn all(&mut self) -> impl Iterator<Item = &mut BeatingLimiter> {
+        self.memory.iter_mut().chain(&mut self.disks)
+    }
+
+    /// Starts them, and says why disks cannot be limited here, where that is so.
+    fn start(&mut self, run_dir: &Path, mailbox: &Mailbox) -> Result<Option<String>> {
+        let start = |kind| {
+            let limiter = Limiter::start(kind, run_dir, mailbox.clone())?;
+            anyhow::Ok(Some(BeatingLimiter { limiter, heartbeat_pending: false, held: 0 }))
+        };
+        self.memory = start(LimiterKind::Memory)?;
+        self.disks = start(LimiterKind::Disks)?;
+        let layout = CgroupLayout::detect(&Root::host()?)?;
+        Ok(layout.index(CgroupController::Io).is_none().then(|| {
+            "no io controller: add blkio (cgroup v1) or io (cgroup.subtree_control of the root) and restart the agent".to_owned()
+        }))
+    }
+}
 
 /// The governor and its hands.
 pub(super) struct DiskEnforcer {
     disks: DiskGovernor,
     mode: GovernorMode,
     /// Present when some governor's orders are carried out.
-    limiter: Option<Limiter>,
+    limiters: Limiters,
     /// Whether limits on disks are.
     limits_enabled: bool,
     /// Why they are not, though they should be.
     not_enforced: Option<String>,
-    /// When disks are measured, and the guard is told, next.
+    /// When disks are measured, glanced at, and the guard is told, next.
     measure_at: Micros,
+    glance_at: Micros,
+    /// A disk has just become slow: the next measurement is of all containers.
+    is_urgent: bool,
     /// What the running measurement took until now.
     measure_cost: Micros,
     heartbeat_at: Micros,
-    /// A beat that was not answered: the limiter is busy.
-    heartbeat_pending: bool,
     containers: BTreeMap<CgroupId, ContainerRef>,
     weights: BTreeMap<DeviceNumber, IoWeightMechanism>,
     pending: PendingLimits,
@@ -70,15 +107,15 @@ impl DiskEnforcer {
         let mode = config.disk.mode;
         let mut disks = DiskGovernor::new(config.disk.clone(), config.claims.clone());
         let mut capacities = None;
-        let (mut limiter, mut not_enforced) = (None, None);
+        let (mut limiters, mut not_enforced) = (Limiters::default(), None);
         if mode != GovernorMode::Off {
             let opened = DiskCapacityStore::open(state_dir);
             opened.known().for_each(|(identity, capacity)| disks.seed_capacity(identity, capacity));
             capacities = Some(opened);
         }
         if [mode, config.memory.mode].contains(&GovernorMode::Enforce) {
-            match start_limiter(run_dir, mailbox) {
-                Ok((started, why)) => (limiter, not_enforced) = (Some(started), why),
+            match limiters.start(run_dir, &mailbox) {
+                Ok(why) => not_enforced = why,
                 Err(error) => not_enforced = Some(elbowroom_client::output::one_line(&error)),
             }
             if mode == GovernorMode::Enforce
@@ -92,13 +129,14 @@ impl DiskEnforcer {
         Ok(Self {
             disks,
             mode,
-            limiter,
+            limiters,
             limits_enabled: limits,
             not_enforced,
             measure_at: Micros::ZERO,
+            glance_at: Micros::ZERO,
+            is_urgent: false,
             measure_cost: Micros::ZERO,
             heartbeat_at: Micros::ZERO,
-            heartbeat_pending: false,
             containers: BTreeMap::new(),
             weights: BTreeMap::new(),
             pending: PendingLimits::default(),
@@ -110,9 +148,35 @@ impl DiskEnforcer {
         })
     }
 
+    /// How long nothing is to be done for disks.
+    pub(super) fn idle_for(&self, now: Micros) -> Micros {
+        let glances = self.mode != GovernorMode::Off && self.disks.needs_glances();
+        let next = if glances { self.glance_at.min(self.measure_at) } else { self.measure_at };
+        if self.mode == GovernorMode::Off { Micros::secs(1) } else { next.saturating_sub(now) }
+    }
+
+    /// Whether the disks' own counters are to be looked at now.
+    pub(super) fn is_glance_due(&self, now: Micros) -> bool {
+        self.mode != GovernorMode::Off && now >= self.glance_at && self.disks.needs_glances()
+    }
+
+    /// Takes the disks' own counters in: a disk that became slow is measured at once.
+    pub(super) fn glance(&mut self, now: Micros, disks: &[(DeviceNumber, DiskStat)]) {
+        self.glance_at = now.saturating_add(GLANCE_INTERVAL);
+        if self.disks.glance(now, disks) {
+            self.measure_at = self.measure_at.min(now);
+            self.is_urgent = true;
+        }
+    }
+
     /// Whether disks are to be measured now, or a measurement is to be carried on.
     pub(super) fn is_due(&self, now: Micros) -> bool {
         self.mode != GovernorMode::Off && now >= self.measure_at
+    }
+
+    /// Whether containers are to be measured too that seem to do nothing.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.is_urgent
     }
 
     /// What a measurement took, or a part of one.
@@ -159,8 +223,9 @@ impl DiskEnforcer {
         if let Some(begin) = begin {
             let now = timer::now();
             self.status.decide_usec = now.saturating_sub(begin).get();
-            if self.disks.needs_early_sample() {
-                self.measure_at = self.measure_at.min(now.saturating_add(REMEASURE_DELAY));
+            self.is_urgent = self.disks.needs_early_sample();
+            if self.is_urgent {
+                self.measure_at = self.measure_at.min(now.saturating_add(EARLY_PERIOD));
             }
         }
         orders.into_iter().for_each(|order| self.execute(order));
@@ -196,9 +261,7 @@ impl DiskEnforcer {
             return;
         }
         self.pending.remove_group(group);
-        if let Some(limiter) = &self.limiter {
-            limiter.forget(group);
-        }
+        self.limiters.all().for_each(|beating| beating.limiter.forget(group));
     }
 
     /// Takes an answer of the limiter about limits on a disk.
@@ -210,28 +273,39 @@ impl DiskEnforcer {
         }
     }
 
-    /// The limiter has told the guard that it works.
-    pub(super) fn on_heartbeat(&mut self, held: usize) {
-        self.heartbeat_pending = false;
-        self.status.held = held as u64;
+    /// A limiter has told the guard that it works.
+    pub(super) fn on_heartbeat(&mut self, limits: LimiterKind, held: usize) {
+        let beating = match limits {
+            LimiterKind::Memory => &mut self.limiters.memory,
+            LimiterKind::Disks => &mut self.limiters.disks,
+        };
+        if let Some(beating) = beating {
+            (beating.heartbeat_pending, beating.held) = (false, held);
+        }
+        self.status.held = self.limiters.all().map(|beating| beating.held as u64).sum();
+    }
+
+    /// Gives the limits that are due to the limiter.
+    pub(super) fn send_caps(&mut self, now: Micros) {
+        let Some(beating) = &self.limiters.disks else { return };
+        for cap in self.pending.due(now) {
+            match self.containers.get(&cap.group) {
+                Some(container) => {
+                    let weights = self.weights.get(&cap.disk).copied();
+                    beating.limiter.cap(cap, container.path.clone(), weights);
+                }
+                None => self.pending.complete((cap.group, cap.disk)),
+            }
+        }
     }
 
     /// The chores of one of the owner's ticks.
     pub(super) fn tick(&mut self, now: Micros) {
-        if let Some(limiter) = &self.limiter {
-            if now >= self.heartbeat_at && !self.heartbeat_pending {
-                limiter.heartbeat();
-                self.heartbeat_pending = true;
-                self.heartbeat_at = now.saturating_add(HEARTBEAT_INTERVAL);
-            }
-            for cap in self.pending.due(now) {
-                match self.containers.get(&cap.group) {
-                    Some(container) => {
-                        let weights = self.weights.get(&cap.disk).copied();
-                        limiter.cap(cap, container.path.clone(), weights);
-                    }
-                    None => self.pending.complete((cap.group, cap.disk)),
-                }
+        if now >= self.heartbeat_at {
+            self.heartbeat_at = now.saturating_add(HEARTBEAT_INTERVAL);
+            for beating in self.limiters.all().filter(|beating| !beating.heartbeat_pending) {
+                beating.limiter.heartbeat();
+                beating.heartbeat_pending = true;
             }
         }
         if let Some(capacities) = &mut self.capacities
@@ -273,9 +347,8 @@ impl DiskEnforcer {
 
     /// Takes every limit off, keeps what was learned, and ends the threads.
     pub(super) fn stop(&mut self) {
-        if let Some(limiter) = self.limiter.take() {
-            limiter.stop();
-        }
+        let Limiters { memory, disks } = std::mem::take(&mut self.limiters);
+        Limiter::stop(memory.into_iter().chain(disks).map(|beating| beating.limiter));
         if let Some(mut capacities) = self.capacities.take() {
             capacities.update(timer::now(), self.disks.learned_capacities());
             capacities.stop();
@@ -312,19 +385,10 @@ impl DiskEnforcer {
         std::mem::take(&mut self.alerts)
     }
 
-    /// Who carries orders out, where that is done.
-    pub(super) fn limiter(&self) -> Option<Limiter> {
-        self.limiter.clone()
+    /// What carries orders about memory out, where that is done.
+    pub(super) fn memory_limiter(&self) -> Option<Limiter> {
+        self.limiters.memory.as_ref().map(|beating| beating.limiter.clone())
     }
-}
-
-/// A limiter; and why it cannot limit disks here, where that is so.
-fn start_limiter(run_dir: &Path, mailbox: Mailbox) -> Result<(Limiter, Option<String>)> {
-    let layout = CgroupLayout::detect(&Root::host()?)?;
-    let missing = layout.index(CgroupController::Io).is_none().then(|| {
-        "no io controller: add blkio (cgroup v1) or io (cgroup.subtree_control of the root) and restart the agent".to_owned()
-    });
-    Ok((Limiter::start(&run_dir.join(lease::DIR), mailbox)?, missing))
 }
 
 /// The limits that are there, as `io.max` spells them.

@@ -1,8 +1,9 @@
-//! Puts limits on containers and takes memory from them, on a thread of its own: the kernel may let a write wait until a slow disk has emptied its queue
-//! (`blk_mq_freeze_queue`), and a record of a limit is durable before the limit is set. The owner does neither.
+//! Puts limits on containers and takes memory from them, on threads of their own: the kernel may let a write wait until a slow disk has
+//! emptied its queue (`blk_mq_freeze_queue`), and a record of a limit is durable before the limit is set. The owner does neither.
 //!
-//! The thread holds the leases, and says that it works only when the owner says so too: when either hangs, the guard takes the
-//! limits off.
+//! There are two: one for memory, one for disks. A reclaim takes up to half a second, and a burst on a disk is to be answered sooner.
+//! Each holds leases of its own, and says that it works only when the owner says so too: when either hangs, the guard takes its limits
+//! off.
 
 use super::{Mailbox, PolicyMessage};
 use anyhow::{Context, Result};
@@ -21,7 +22,7 @@ use elbowroom_types::unit::{Bytes, Micros};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a stop waits for limits to be taken off; what is left then is the guard's.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,10 +52,37 @@ enum LimiterJob {
 pub(super) enum LimiterReply {
     /// What came of a limit.
     Limits(IoLimits),
-    /// A beat was given; so many limits are in force.
-    Heartbeat { held: usize },
+    /// A beat was given; so many limits of this limiter are in force.
+    Heartbeat { limits: LimiterKind, held: usize },
     /// What came of an order about memory, and what the container's user had set where something of ours is.
     Memory(OrderCompletion, UserLimits),
+}
+
+/// What a limiter limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LimiterKind {
+    /// Memory of containers.
+    Memory,
+    /// Their use of disks.
+    Disks,
+}
+
+impl LimiterKind {
+    /// Where its leases are, below the agent's run directory.
+    fn ledger(self, run_dir: &Path) -> PathBuf {
+        let top = run_dir.join(lease::DIR);
+        match self {
+            Self::Memory => top,
+            Self::Disks => top.join(lease::DISKS),
+        }
+    }
+
+    fn thread_name(self) -> &'static str {
+        match self {
+            Self::Memory => "limiter",
+            Self::Disks => "disk-limiter",
+        }
+    }
 }
 
 /// The thread, as the owner sees it. Nothing here waits but [`Limiter::stop`].
@@ -64,19 +92,20 @@ pub(super) struct Limiter {
 }
 
 impl Limiter {
-    /// Takes the leases of `dir`, putting back what was left there, and starts the thread. A process before this one may still be in a
-    /// write that the kernel holds up: then orders wait until it has ended.
+    /// Takes the leases below `run_dir`, putting back what was left there, and starts the thread. A process before this one may still be
+    /// in a write that the kernel holds up: then orders wait until it has ended. The ledger for disks is in the one for memory, whose
+    /// limiter is started first.
     ///
     /// The thread shares no open files with the others, so the lock of the leases is the thread's: it says whether a write of a limit may be
     /// under way, also of a process that was killed and that another of its threads keeps from ending.
-    pub(super) fn start(dir: &Path, mailbox: Mailbox) -> Result<Self> {
-        let dir = dir.to_owned();
+    pub(super) fn start(kind: LimiterKind, run_dir: &Path, mailbox: Mailbox) -> Result<Self> {
+        let dir = kind.ledger(run_dir);
         let (jobs, queue) = mpsc::channel();
         let (opened, wait) = mpsc::sync_channel(1);
         let run = move || {
             // SAFETY: the thread opens by path all that it uses, but for the mailbox's descriptor, which is there as long as the mailbox.
             unsafe { process::unshare_open_files_except(&mut [mailbox.raw_fd()]) };
-            match LimiterWorker::open(&dir, mailbox, &opened) {
+            match LimiterWorker::open(kind, &dir, mailbox, &opened) {
                 Ok(worker) => {
                     drop(opened);
                     worker.run(&queue);
@@ -85,7 +114,7 @@ impl Limiter {
             }
         };
         std::thread::Builder::new()
-            .name("limiter".into())
+            .name(kind.thread_name().into())
             .spawn(run)
             .context("starting the limiter's thread")?;
         wait.recv().unwrap_or_else(|_| Err(anyhow::anyhow!("the limiter's thread ended")))?;
@@ -112,15 +141,23 @@ impl Limiter {
         let _ = self.jobs.send(LimiterJob::Heartbeat);
     }
 
-    /// Takes every limit off.
-    pub(super) fn stop(&self) {
-        let (done, wait) = mpsc::sync_channel(1);
-        let _ = self.jobs.send(LimiterJob::Stop(done));
-        if wait.recv_timeout(STOP_TIMEOUT).is_err() {
-            tracing::warn!(
-                because = "the kernel holds up a write",
-                "limits are taken off by the guard when this process ends"
-            );
+    /// Has some limiters take every limit off, all at the same time.
+    pub(super) fn stop(limiters: impl Iterator<Item = Self>) {
+        let stopping: Vec<mpsc::Receiver<()>> = limiters
+            .map(|limiter| {
+                let (done, wait) = mpsc::sync_channel(1);
+                let _ = limiter.jobs.send(LimiterJob::Stop(done));
+                wait
+            })
+            .collect();
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        for wait in stopping {
+            if wait.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_err() {
+                tracing::warn!(
+                    because = "the kernel holds up a write",
+                    "limits are taken off by the guard when this process ends"
+                );
+            }
         }
     }
 }
@@ -139,6 +176,7 @@ fn wait_for_leases(dir: &Path) -> Leases {
 
 /// The thread's own state.
 struct LimiterWorker {
+    kind: LimiterKind,
     leases: Leases,
     layout: CgroupLayout,
     mailbox: Mailbox,
@@ -153,7 +191,12 @@ struct LimiterWorker {
 
 impl LimiterWorker {
     /// Opens all that it needs. `opened` is told as soon as nothing can fail any more.
-    fn open(dir: &Path, mailbox: Mailbox, opened: &mpsc::SyncSender<Result<()>>) -> Result<Self> {
+    fn open(
+        kind: LimiterKind,
+        dir: &Path,
+        mailbox: Mailbox,
+        opened: &mpsc::SyncSender<Result<()>>,
+    ) -> Result<Self> {
         let root = Root::host()?;
         let (layout, actuator) =
             (CgroupLayout::detect(&root)?, MemoryActuator::new(CgroupLayout::detect(&root)?));
@@ -170,7 +213,7 @@ impl LimiterWorker {
         // What the holder before left and could not be put back.
         let unreleased = leases.held().map(|record| record.knob.clone()).collect();
         let (applied, protected) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { leases, layout, mailbox, applied, actuator, protected, unreleased })
+        Ok(Self { kind, leases, layout, mailbox, applied, actuator, protected, unreleased })
     }
 
     fn run(mut self, queue: &mpsc::Receiver<LimiterJob>) {
@@ -294,6 +337,6 @@ impl LimiterWorker {
         let leases = &mut self.leases;
         self.unreleased.retain(|knob| matches!(leases.release(knob), lease::LeaseOutcome::Refused(_)));
         let held = self.leases.held().count();
-        self.mailbox.send(PolicyMessage::Limiter(LimiterReply::Heartbeat { held }));
+        self.mailbox.send(PolicyMessage::Limiter(LimiterReply::Heartbeat { limits: self.kind, held }));
     }
 }

@@ -105,7 +105,7 @@ const CHANGES_PAUSE: Duration = Duration::from_millis(2);
 const MESSAGES_PER_WAKEUP: usize = 256;
 
 /// How often the supervisor is to see that this process works, however long its period is.
-const HEARTBEAT_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Runs the policy process until it is told to stop.
 pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config: AgentConfig) -> Result<()> {
@@ -141,10 +141,10 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
                 PollFd::new(&signals, PollFlags::IN),
                 PollFd::from_borrowed_fd(owner.sensor_fd(), PollFlags::IN),
             ];
-            let (most, until) = match pause.is_zero() {
-                true => (fds.len(), HEARTBEAT_INTERVAL),
-                false => (fds.len() - 1, Timespec::try_from(pause).unwrap_or(HEARTBEAT_INTERVAL)),
-            };
+            let most = if pause.is_zero() { fds.len() } else { fds.len() - 1 };
+            let pause = if pause.is_zero() { HEARTBEAT_INTERVAL } else { pause };
+            let until = pause.min(Duration::from_micros(owner.disks_idle_for().get()));
+            let until = Timespec::try_from(until).expect("less than a second");
             match poll(&mut fds[..most], Some(&until)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e).context("waiting for the clock, the kernel or a request"),
@@ -160,6 +160,7 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
         if ticked {
             owner.tick(ticker.wait()?);
         }
+        owner.look_at_disks();
         // A hang-up is for the supervisor to answer. The kernel sends one to a process that is stopped while its supervisor dies, too
         // (kernel/exit.c, `kill_orphaned_pgrp`), and views must outlive that.
         let asked = match stopped {
@@ -196,7 +197,8 @@ fn open_policy_loop(
     let mounter = (mounter::spawn(mailbox.clone()), mounter::spawn_prefetch());
     // What an agent that died left in knobs is not the user's: the limiter takes it off first.
     let disk = DiskEnforcer::open(config, run_dir, state_dir, mailbox.clone())?;
-    let memory = MemoryEnforcer::open(config, disk.limiter()).context("opening the cgroup hierarchies")?;
+    let memory =
+        MemoryEnforcer::open(config, disk.memory_limiter()).context("opening the cgroup hierarchies")?;
     let alerts = AlertDispatcher::open(config, run_dir)?;
     let probes = match config.mode {
         AgentMode::Views => ProbeRegistry::deaf(),

@@ -48,9 +48,8 @@ const IDLE_PERIOD: Micros = Micros::millis(500);
 /// After so many containers went their memory is given back: some MiB.
 const TRIM_AFTER: usize = 100;
 
-/// Time a tick gives to reading what containers do to disks, about 15 us each; what is left is read in the next ticks. So views
-/// are not late, and there is no second thread that shares the tree of groups: five hundred busy containers are read within
-/// 100 to 200 ms of a period of one second, a hundred in one go.
+/// Time given to reading what containers do to disks in one go, about 15 us each; then what else is due has its turn, and the rest is
+/// read. So views are not late, and there is no second thread that shares the tree of groups.
 const DISK_READ_BUDGET: Micros = Micros::millis(2);
 
 /// All state of the policy process.
@@ -227,18 +226,33 @@ impl PolicyLoop {
                 self.recheck_attach(id);
             }
         }
-        if self.disk.is_due(now) {
-            let begin = timer::now();
-            let events = self.sensor.disks_until(begin, begin.saturating_add(DISK_READ_BUDGET));
-            self.disk.on_measured(timer::now().saturating_sub(begin), events.is_some());
-            self.apply(&events.unwrap_or_default());
-        }
         self.check_kills(now);
         if let Some(event) = self.memory.measure(now) {
             self.apply(&[event]);
         }
         self.disk.tick(now);
         self.collect_alerts(now, seen);
+    }
+
+    /// How long nothing is to be done for disks.
+    pub(super) fn disks_idle_for(&self) -> Micros {
+        self.disk.idle_for(timer::now())
+    }
+
+    /// Looks at disks where that is due, and answers at once: disks keep a time of their own, whatever the period of views is.
+    pub(super) fn look_at_disks(&mut self) {
+        let begin = timer::now();
+        if self.disk.is_glance_due(begin) {
+            let stats = self.sensor.disk_stats();
+            self.disk.glance(begin, &stats);
+        }
+        if self.disk.is_due(begin) {
+            let until = begin.saturating_add(DISK_READ_BUDGET);
+            let events = self.sensor.disks_until(begin, until, self.disk.is_urgent());
+            self.disk.on_measured(timer::now().saturating_sub(begin), events.is_some());
+            self.apply(&events.unwrap_or_default());
+        }
+        self.disk.send_caps(timer::now());
     }
 
     /// Takes what governors and the node itself have to say to those who are told.
@@ -282,7 +296,7 @@ impl PolicyLoop {
                 }
                 self.apply(&[HostEvent::IoLimits(limits)]);
             }
-            LimiterReply::Heartbeat { held } => self.disk.on_heartbeat(held),
+            LimiterReply::Heartbeat { limits, held } => self.disk.on_heartbeat(limits, held),
         }
     }
 

@@ -41,6 +41,8 @@ pub struct DiskGovernor {
 pub(super) struct GovernedDisk {
     pub(super) disk: DiskProperties,
     meter: DiskMeter,
+    /// What was glanced at between two periods.
+    glances: DiskMeter,
     /// Whether this tick ended a period of it.
     measured: bool,
     /// The last period; all zero before the first.
@@ -106,10 +108,33 @@ impl DiskGovernor {
         }
     }
 
-    /// Whether the next [`HostEvent::DiskTick`] is wanted soon: a disk that several use became slow in the last period, which says
-    /// little about whom that hurts while it is mostly of the time before. A quarter of a second tells as much as a whole one.
+    /// Whether the next [`HostEvent::DiskTick`] is wanted after [`super::EARLY_PERIOD`]: a disk that several use became slow in the last
+    /// period, which says little about whom that hurts while it is mostly of the time before.
     pub fn needs_early_sample(&self) -> bool {
         self.devices.values().any(|device| device.model.needs_early_sample())
+    }
+
+    /// Whether [`Self::glance`] can find something: containers could hurt each other on some disk.
+    pub fn needs_glances(&self) -> bool {
+        self.settings.policy == DiskPolicy::Lifeline
+            && self.devices.values().any(|device| device.members.len() >= 2)
+    }
+
+    /// Takes in the disks' own counters, between two [`HostEvent::DiskTick`]s, once per [`super::GLANCE_INTERVAL`]. Whether a disk that
+    /// several containers use has become slow since the last time: then a [`HostEvent::DiskTick`] is wanted at once. No decision depends
+    /// on a glance, so a recording without them replays.
+    pub fn glance(&mut self, now: Micros, disks: &[(DeviceNumber, DiskStat)]) -> bool {
+        let k = &self.settings.lifeline.constants;
+        let mut alarm = false;
+        for (number, stat) in disks.iter().filter(|_| self.settings.policy == DiskPolicy::Lifeline) {
+            if let Some(device) = self.devices.get_mut(number)
+                && let MeterReading::Period(load) = device.glances.read(now, stat)
+                && device.members.len() >= 2
+            {
+                alarm |= device.model.becomes_slow(&load, k);
+            }
+        }
+        alarm
     }
 
     /// Learned capacities, to be kept over a restart: disk identity, and what it could do of each kind if it did nothing else
@@ -321,6 +346,7 @@ impl GovernedDisk {
         Self {
             disk: disk.clone(),
             meter: DiskMeter::default(),
+            glances: DiskMeter::default(),
             measured: false,
             load: DiskLoad::default(),
             members: Vec::new(),
@@ -359,7 +385,7 @@ impl GovernedDisk {
         &mut self.members[at]
     }
 
-    /// What is said under every policy: whose limits are not ours to set.
+    /// What is said under every policy: which containers' limits are not ours to set.
     fn raise_limit_alerts(&self, groups: &Groups, alerts: &mut Conditions, orders: &mut Vec<DiskOrder>) {
         let number = self.disk.number;
         for member in &self.members {
@@ -369,7 +395,7 @@ impl GovernedDisk {
                     alerts.set(about, self.load.now, there, Micros::ZERO, text).map(DiskOrder::Alert),
                 );
             };
-            // What may be tried again and is not is nobody's loss.
+            // What may be tried again and is not is no loss.
             let ceded = member.ceded.filter(|_| !member.may_limit(self.load.now)).map(|(why, _)| why);
             let (name, disk) = (groups.name(member.group), &self.disk.name);
             say(AlertKind::ForeignWriter, ceded == Some(LimitWriteFailure::Foreign), &|| {

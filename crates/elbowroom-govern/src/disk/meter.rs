@@ -1,11 +1,14 @@
 //! What a disk does: its counters as rates, the length of its queue, how long requests take.
 
+use super::EARLY_PERIOD;
 use super::flow::{Flow, IoCounters, OPS};
 use elbowroom_types::io::DiskStat;
 use elbowroom_types::unit::Micros;
 
 /// Periods shorter than this are added to the next: a few requests say nothing about a rate.
 pub(super) const MIN_PERIOD: Micros = Micros::millis(50);
+/// With fewer requests in an [`EARLY_PERIOD`], one more or less would look like a shortage: a tenth of a container's need.
+const MIN_EARLY_REQUESTS: f64 = 10.0;
 /// After a pause longer than this everything starts from where it is now: a mean over it would be true of no instant in it.
 pub(super) const MAX_PERIOD: Micros = Micros::secs(10);
 
@@ -37,6 +40,11 @@ impl DiskLoad {
     pub(super) fn mean_wait(&self) -> f64 {
         let operations = self.flow.operations();
         if operations > 0.0 { self.request_time(self.flow) * 1e6 / operations } else { 0.0 }
+    }
+
+    /// Whether so many requests complete in an [`EARLY_PERIOD`] that it says something about rates.
+    pub(super) fn fills_early_period(&self) -> bool {
+        self.flow.operations() * EARLY_PERIOD.get() as f64 / 1e6 >= MIN_EARLY_REQUESTS
     }
 
     /// The time that requests of such a flow take, one after the other, in seconds per second.

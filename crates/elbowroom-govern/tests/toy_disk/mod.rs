@@ -1,7 +1,7 @@
 //! A disk of a given speed that serves who has most requests under way, and containers on it that obey caps: just enough to
 //! close the loop around a policy.
 
-use elbowroom_govern::disk::{Cap, DiskGovernor, DiskOrder, DiskSettings};
+use elbowroom_govern::disk::{Cap, DiskGovernor, DiskOrder, DiskSettings, EARLY_PERIOD};
 use elbowroom_types::claim::Claim;
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::id::{CgroupId, DeviceNumber};
@@ -126,9 +126,30 @@ impl Toy {
         toy
     }
 
-    /// One period.
+    /// One period, with a measurement at its end, and before that where the governor wants one soon.
     pub(crate) fn step(&mut self) {
-        let seconds = self.period.get() as f64 / 1e6;
+        let ends = self.now.saturating_add(self.period);
+        while self.now < ends {
+            let left = ends.saturating_sub(self.now);
+            self.serve(if self.disks.needs_early_sample() { left.min(EARLY_PERIOD) } else { left });
+            self.look();
+        }
+    }
+
+    /// Lets so much time go by and glances at the disk; whether it is to be measured now.
+    pub(crate) fn glance(&mut self, length: Micros) -> bool {
+        self.serve(length);
+        self.disks.glance(self.now, &[(DISK, self.stat())])
+    }
+
+    /// Measures.
+    pub(crate) fn look(&mut self) {
+        self.tell(self.measure());
+    }
+
+    /// Lets so much time go by.
+    pub(crate) fn serve(&mut self, length: Micros) {
+        let seconds = length.get() as f64 / 1e6;
         let capacity = self.speed * self.factor;
         let allowed: Vec<f64> = (0..self.tenants.len()).map(|i| self.allowed(i)).collect();
         let mut level = (0.0, f64::INFINITY);
@@ -163,8 +184,7 @@ impl Toy {
         self.queued += used * seconds / SIZE * wait + self.late * seconds;
         let busy = if self.late > 0.0 { 0.5 } else { (used / capacity).min(1.0) };
         self.busy += if hangs { 0.0 } else { seconds * busy };
-        self.now = self.now.saturating_add(self.period);
-        self.tell(self.measure());
+        self.now = self.now.saturating_add(length);
     }
 
     pub(crate) fn run(&mut self, seconds: u64) {
@@ -208,9 +228,9 @@ impl Toy {
         (self.tenants[tenant].wants * self.speed).min(bytes).min(operations)
     }
 
-    fn measure(&self) -> HostEvent {
+    fn stat(&self) -> DiskStat {
         let micros = |seconds: f64| Micros((seconds * 1e6) as u64);
-        let stat = DiskStat {
+        DiskStat {
             rios: self.total as u64,
             rbytes: Bytes((self.total * SIZE) as u64),
             rticks: micros(self.queued),
@@ -218,7 +238,11 @@ impl Toy {
             io_ticks: micros(self.busy),
             in_flight: self.in_flight,
             ..DiskStat::default()
-        };
+        }
+    }
+
+    fn measure(&self) -> HostEvent {
+        let micros = |seconds: f64| Micros((seconds * 1e6) as u64);
         let groups = (0..self.tenants.len()).map(|i| CgroupIo {
             group: id(i),
             stalled: Some(micros(self.stalled[i])),
@@ -231,7 +255,12 @@ impl Toy {
             }],
         });
         let groups = groups.collect();
-        HostEvent::DiskTick(DiskTick { now: self.now, pressure: None, disks: vec![(DISK, stat)], groups })
+        HostEvent::DiskTick(DiskTick {
+            now: self.now,
+            pressure: None,
+            disks: vec![(DISK, self.stat())],
+            groups,
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use super::holder::{self, LeaseHolder};
 use super::knob::KnobError;
 use super::ledger::{LeaseRecord, Ledger};
-use super::{EndedLease, LeaseEnding, LeaseError, restore_notice};
+use super::{EndedLease, LeaseEnding, LeaseError, ledgers, restore_notice};
 use crate::timer;
 use elbowroom_types::unit::Micros;
 use serde::Serialize;
@@ -55,13 +55,27 @@ impl RestoreReport {
     }
 }
 
-/// Puts back what a holder that is dead or silent left in force, in any number of processes at once, any number of times.
-/// Leases of a holder that works are left alone. Returns at once, except when the holder lives and looks silent: then it is
-/// watched for three beats. Not to be called in the process that holds leases.
+/// Puts back what holders that are dead or silent left in force, in a ledger and in the one for disks below it, in any number of processes
+/// at once, any number of times. Leases of a holder that works are left alone. Returns at once, except when a holder lives and looks
+/// silent: then it is watched for three beats. Not to be called in the process that holds leases.
 ///
 /// # Errors
 /// [`LeaseError::Insecure`], [`LeaseError::Io`] when the ledger cannot be read.
 pub fn restore(dir: &Path) -> Result<RestoreReport, LeaseError> {
+    let mut report = RestoreReport::default();
+    for dir in ledgers(dir) {
+        let one = restore_one(&dir)?;
+        report.leases.extend(one.leases);
+        report.damaged.extend(one.damaged);
+        if let Some((pid, held)) = one.held_by {
+            let before = report.held_by.map_or(0, |(_, held)| held);
+            report.held_by = Some((pid, before + held));
+        }
+    }
+    Ok(report)
+}
+
+fn restore_one(dir: &Path) -> Result<RestoreReport, LeaseError> {
     let Some(ledger) = Ledger::open(dir)? else { return Ok(RestoreReport::default()) };
     let mut watch = HeartbeatMonitor::default();
     loop {
@@ -83,19 +97,50 @@ pub fn restore(dir: &Path) -> Result<RestoreReport, LeaseError> {
 #[derive(Debug)]
 pub struct LeaseGuard {
     dir: PathBuf,
+    ledgers: [GuardedLedger; 2],
+}
+
+/// One ledger under guard.
+#[derive(Debug)]
+struct GuardedLedger {
+    dir: PathBuf,
     watch: HeartbeatMonitor,
     /// What was told, not to be told again every second.
     last_reported: Option<String>,
 }
 
 impl LeaseGuard {
-    /// The guard of a ledger, which need not exist yet.
+    /// The guard of a ledger and of the one for disks in it, which need not exist yet.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into(), watch: HeartbeatMonitor::default(), last_reported: None }
+        let dir = dir.into();
+        let guarded = |dir| GuardedLedger { dir, watch: HeartbeatMonitor::default(), last_reported: None };
+        Self { ledgers: ledgers(&dir).map(guarded), dir }
     }
 
-    /// Puts everything back if the holder is dead or silent. Costs a dozen small system calls while it is neither.
+    /// Puts everything back where a holder is dead or silent. Costs two dozen small system calls while none is.
     pub fn check(&mut self) {
+        self.ledgers.iter_mut().for_each(|ledger| ledger.check(&self.dir));
+    }
+
+    /// The agent stops, its holders have ended: puts everything back and removes the ledgers, unless something is left in one.
+    pub fn restore_and_remove(mut self) {
+        self.check();
+        // The one for disks is in the other.
+        for guarded in self.ledgers.iter().rev() {
+            if let Ok(Some(ledger)) = Ledger::open(&guarded.dir)
+                && ledger.records(true).is_ok_and(|records| records.valid.is_empty())
+            {
+                holder::remove(&ledger);
+                ledger.remove_dir();
+            }
+        }
+        restore_notice::remove(&self.dir);
+    }
+}
+
+impl GuardedLedger {
+    /// Puts everything back if the holder is dead or silent, and leaves a note beside `top`.
+    fn check(&mut self, top: &Path) {
         let looked = Ledger::open(&self.dir).and_then(|ledger| match ledger {
             Some(ledger) => check_holder(&ledger, &mut self.watch),
             None => Ok(HolderCheck::Ended(RestoreReport::default())),
@@ -106,7 +151,7 @@ impl LeaseGuard {
                 let told = format!("{:?}{:?}", remains.leases, remains.damaged);
                 if self.last_reported.as_ref() != Some(&told) {
                     remains.log("their holder is dead or silent");
-                    restore_notice::write(&self.dir, remains);
+                    restore_notice::write(top, remains);
                     self.last_reported = Some(told);
                 }
             }
@@ -118,18 +163,6 @@ impl LeaseGuard {
                 }
             }
         }
-    }
-
-    /// The agent stops, its holder has ended: puts everything back and removes the ledger, unless something is left in it.
-    pub fn restore_and_remove(mut self) {
-        self.check();
-        if let Ok(Some(ledger)) = Ledger::open(&self.dir)
-            && ledger.records(true).is_ok_and(|records| records.valid.is_empty())
-        {
-            holder::remove(&ledger);
-            ledger.remove_dir();
-        }
-        restore_notice::remove(&self.dir);
     }
 }
 

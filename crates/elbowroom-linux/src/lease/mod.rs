@@ -37,6 +37,9 @@ use std::path::{Path, PathBuf};
 
 /// Name of the ledger below the agent's run directory.
 pub const DIR: &str = "leases";
+/// Name, below [`DIR`], of the ledger for limits on disks. Its holder is another thread, for the kernel may let a write to a disk's knob
+/// wait, and a reclaim of memory takes its time: neither keeps the other's leases.
+pub const DISKS: &str = "disks";
 /// How long a knob is left alone after somebody else wrote it. Then his value counts as the user's.
 const FOREIGN_WRITE_TIMEOUT: Micros = Micros::secs(600);
 
@@ -69,6 +72,11 @@ pub enum LeaseError {
         /// Who.
         pid: i32,
     },
+}
+
+/// The ledger in `dir`, and the one for disks below it.
+fn ledgers(dir: &Path) -> [PathBuf; 2] {
+    [dir.to_owned(), dir.join(DISKS)]
 }
 
 impl LeaseError {

@@ -1,7 +1,7 @@
 //! Leases as others see them: what a cgroup's file would say if the agent held nothing in it.
 
-use super::LeaseError;
 use super::ledger::{LeaseRecord, Ledger};
+use super::{LeaseError, ledgers};
 use crate::cgroup;
 use crate::root::Root;
 use rustix::io::Errno;
@@ -13,18 +13,20 @@ use std::path::Path;
 pub struct LeaseSnapshot(BTreeMap<u64, Vec<LeaseRecord>>);
 
 impl LeaseSnapshot {
-    /// Those of a ledger, which need not exist; none for a user who may not read it, and may not write those files either.
+    /// Those of a ledger and of the one for disks in it, which need not exist; none for a user who may not read it, and may not write those files either.
     ///
     /// # Errors
     /// [`LeaseError::Insecure`], [`LeaseError::Io`].
     pub fn read(dir: &Path) -> Result<Self, LeaseError> {
-        let ledger = match Ledger::open(dir) {
-            Err(LeaseError::Io { source: Errno::ACCESS | Errno::PERM, .. }) => None,
-            opened => opened?,
-        };
         let mut held = Self::default();
-        for record in ledger.map(|ledger| ledger.read_records()).transpose()?.unwrap_or_default().valid {
-            held.0.entry(record.knob.inode).or_default().push(record);
+        for dir in ledgers(dir) {
+            let ledger = match Ledger::open(&dir) {
+                Err(LeaseError::Io { source: Errno::ACCESS | Errno::PERM, .. }) => None,
+                opened => opened?,
+            };
+            for record in ledger.map(|ledger| ledger.read_records()).transpose()?.unwrap_or_default().valid {
+                held.0.entry(record.knob.inode).or_default().push(record);
+            }
         }
         Ok(held)
     }

@@ -70,6 +70,31 @@ fn who_hears_that_leases_were_lost_has_none_that_were_set_since() {
 }
 
 #[test]
+fn limits_on_disks_are_in_a_ledger_of_their_own_and_under_the_same_guard() {
+    let fake = FakeCgroup::new();
+    let [high, max] = fake.knobs();
+    let disks = fake.ledger().join(DISKS);
+    let hold = || {
+        let (mut leases, mut of_disks) = (fake.open(), Leases::open(&disks).unwrap());
+        leases.set(&high, At(1), "test").unwrap();
+        of_disks.set(&max, At(2), "test").unwrap();
+        // Both end without a word.
+        let left = LeaseSnapshot::read(&fake.ledger()).unwrap();
+        assert_eq!(left.in_cgroup(Some(high.inode)).len(), 2);
+    };
+    hold();
+    assert_eq!((high.read(), max.read()), (Ok(At(1)), Ok(At(2))));
+    let mut guard = LeaseGuard::new(fake.ledger());
+    guard.check();
+    assert_eq!((high.read(), max.read()), (Ok(Max), Ok(Max)));
+    hold();
+    assert_eq!(restore(&fake.ledger()).unwrap().leases.len(), 2);
+    assert_eq!((high.read(), max.read()), (Ok(Max), Ok(Max)));
+    guard.restore_and_remove();
+    assert!(!fake.ledger().exists());
+}
+
+#[test]
 fn what_is_written_while_its_record_is_made_stays() {
     let fake = FakeCgroup::new();
     let knob = fake.knob("memory.high");

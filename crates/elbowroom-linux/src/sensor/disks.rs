@@ -72,17 +72,18 @@ impl Sensor {
     /// end. `now` is the monotonic clock's. Only containers that [`Sensor::start`] or [`Sensor::changes`] told of are read. Files do
     /// not say whose a limit is: whoever sets some has to know his own again.
     pub fn disks(&mut self, now: Micros) -> Vec<HostEvent> {
-        self.disks_until(now, Micros(u64::MAX)).expect("a measurement without a deadline ends")
+        self.disks_until(now, Micros(u64::MAX), false).expect("a measurement without a deadline ends")
     }
 
     /// As [`Sensor::disks`], but reads containers only until that time of the monotonic clock, at least one: nothing when there
-    /// are more to read, which the next call does. So a thread with a shorter period than that of disks is never late.
-    pub fn disks_until(&mut self, now: Micros, until: Micros) -> Option<Vec<HostEvent>> {
+    /// are more to read, which the next call does. So a thread with a shorter period than that of disks is never late. `quiet_too`: reads
+    /// also those that seem to do nothing, because one of them may just have begun.
+    pub fn disks_until(&mut self, now: Micros, until: Micros, quiet_too: bool) -> Option<Vec<HostEvent>> {
         let mut watch = std::mem::take(&mut self.disks);
         if watch.unread.is_empty() {
             self.begin_reading(&mut watch);
         }
-        self.read_containers(&mut watch, until);
+        self.read_containers(&mut watch, until, quiet_too);
         let events = watch.unread.is_empty().then(|| self.disk_events(&mut watch, now));
         self.disks = watch;
         events
@@ -91,16 +92,7 @@ impl Sensor {
     /// What was read of containers, with what there is to say of disks.
     fn disk_events(&mut self, watch: &mut DiskWatch, now: Micros) -> Vec<HostEvent> {
         let containers = self.containers();
-        let text = self.warnings.ok_or_warn(self.root.read("/proc/diskstats")).unwrap_or_default();
-        let stats = proc::diskstats(&text).map_err(|e| ReadError::malformed("/proc/diskstats", e));
-        let stats: BTreeMap<DeviceNumber, DiskStat> = self
-            .warnings
-            .ok_or_warn(stats)
-            .unwrap_or_default()
-            .into_iter()
-            .map(|(number, _, stat)| (number, stat))
-            .collect();
-
+        let stats = self.diskstats();
         let mut events = Vec::new();
         self.scan_disks(watch, now, &stats, &mut events);
         let governed: BTreeSet<DeviceNumber> = watch.reported.keys().copied().collect();
@@ -118,6 +110,20 @@ impl Sensor {
         let pressure = self.warnings.ok_or_warn(pressure).flatten();
         events.push(HostEvent::DiskTick(DiskTick { now, pressure, disks, groups }));
         events
+    }
+
+    /// What the governed disks have counted until now, without their containers: one file.
+    pub fn disk_stats(&mut self) -> Vec<(DeviceNumber, DiskStat)> {
+        let stats = self.diskstats();
+        let governed = self.disks.reported.keys();
+        governed.filter_map(|number| Some((*number, *stats.get(number)?))).collect()
+    }
+
+    fn diskstats(&mut self) -> BTreeMap<DeviceNumber, DiskStat> {
+        let text = self.warnings.ok_or_warn(self.root.read("/proc/diskstats")).unwrap_or_default();
+        let stats = proc::diskstats(&text).map_err(|e| ReadError::malformed("/proc/diskstats", e));
+        let stats = self.warnings.ok_or_warn(stats).unwrap_or_default();
+        stats.into_iter().map(|(number, _, stat)| (number, stat)).collect()
     }
 
     /// The containers somebody was told of.
@@ -144,11 +150,11 @@ impl Sensor {
         });
     }
 
-    fn read_containers(&mut self, watch: &mut DiskWatch, until: Micros) {
+    fn read_containers(&mut self, watch: &mut DiskWatch, until: Micros, quiet_too: bool) {
         while let Some((id, slot)) = watch.unread.pop() {
             // Its place may be another's since the last call.
             if self.tree.get(slot).is_some_and(|entry| entry.group.id == id) {
-                self.read_container(watch, (id, slot));
+                self.read_container(watch, (id, slot), quiet_too);
             }
             if timer::now() >= until {
                 return;
@@ -156,13 +162,13 @@ impl Sensor {
         }
     }
 
-    fn read_container(&mut self, watch: &mut DiskWatch, (id, slot): (CgroupId, GroupSlot)) {
+    fn read_container(&mut self, watch: &mut DiskWatch, (id, slot): (CgroupId, GroupSlot), quiet_too: bool) {
         let (entry, meter) = self.tree.entry_and_meter(slot);
         let cpu = meter.was_read.then_some(meter.usage.cpu);
         let meter = watch.groups.entry(id).or_default();
         // Spread by slot, so that no call has to do with all of them.
         let turn = |every: u64| (watch.calls + slot as u64).is_multiple_of(every);
-        if meter.is_quiet(cpu) && !turn(QUIET_READ_CALLS) {
+        if !quiet_too && meter.is_quiet(cpu) && !turn(QUIET_READ_CALLS) {
             return;
         }
         let mut on = ReadContext {

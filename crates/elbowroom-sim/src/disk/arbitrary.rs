@@ -2,7 +2,7 @@
 
 use super::program::{DiskProgram, DiskTenant, IoMethod, Pattern};
 use super::random::SplitMix64;
-use super::scenario::{DiskScenario, Drive, IoCgroupVersion};
+use super::scenario::{DiskScenario, Drive, IoCgroupVersion, SLICE};
 use elbowroom_types::claim::{Claim, DiskReservation, MemoryClaim, ServiceClass};
 use elbowroom_types::io::{IoMax, IoWeightMechanism};
 use elbowroom_types::unit::{Limit, Micros};
@@ -31,6 +31,7 @@ impl DiskScenario {
             drives,
             duration: lasts,
             period,
+            slice: SLICE,
             delay: random.below(2) as u32,
             kernel: random.pick(&[IoCgroupVersion::V1, IoCgroupVersion::V2]),
             pressure: !random.one_in(4),

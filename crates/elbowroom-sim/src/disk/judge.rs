@@ -12,7 +12,9 @@
 
 use super::scenario::{Burst, DiskScenario};
 use super::world::{ContainerIoTruth, DiskSimulator, DiskTruth};
-use elbowroom_govern::disk::{DiskGovernor, DiskOrder, DiskPolicy, DiskSettings};
+use elbowroom_govern::disk::{
+    DiskGovernor, DiskOrder, DiskPolicy, DiskSettings, EARLY_PERIOD, GLANCE_INTERVAL,
+};
 use elbowroom_types::alert::AlertKind;
 use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::Micros;
@@ -56,7 +58,7 @@ impl DiskScore {
     }
 }
 
-/// What happened in one period, to look at.
+/// What happened in one period of the scenario, to look at. It may have had more than one measurement, or none.
 #[derive(Debug)]
 pub struct DiskSimStep<'a> {
     /// What the governor was told.
@@ -88,12 +90,26 @@ pub fn play_with(
 ) {
     let mut world = DiskSimulator::new(scenario, seed);
     let mut governor = settings.map(|settings| DiskGovernor::new(settings, scenario.claims()));
-    while let Some(events) = world.step() {
-        let orders: Vec<DiskOrder> = match &mut governor {
-            Some(disks) => events.iter().flat_map(|event| disks.apply(event)).collect(),
-            None => Vec::new(),
-        };
-        orders.iter().for_each(|order| world.execute(order));
+    let (mut measure_at, mut glance_at) = (scenario.period, GLANCE_INTERVAL);
+    while let Some(begun) = world.begin_period() {
+        let mut told = tell(&mut governor, &mut world, begun);
+        while let Some(answers) = world.run_slice() {
+            told.extend(tell(&mut governor, &mut world, answers));
+            let now = world.now();
+            let mut due = now >= measure_at;
+            if now >= glance_at {
+                glance_at = now.saturating_add(GLANCE_INTERVAL);
+                due |= governor.as_mut().is_some_and(|disks| disks.glance(now, &world.disk_stats()));
+            }
+            if due {
+                let measured = world.measure();
+                told.extend(tell(&mut governor, &mut world, measured));
+                let early = governor.as_ref().is_some_and(DiskGovernor::needs_early_sample);
+                measure_at = now.saturating_add(if early { EARLY_PERIOD } else { scenario.period });
+            }
+        }
+        let (events, orders): (Vec<HostEvent>, Vec<Vec<DiskOrder>>) = told.into_iter().unzip();
+        let orders = orders.concat();
         let moment = DiskSimStep {
             events: &events,
             orders: &orders,
@@ -102,6 +118,20 @@ pub fn play_with(
         };
         watch(&moment);
     }
+}
+
+/// Lets a governor know, and does what it says: each event with the orders that it gave.
+fn tell(
+    governor: &mut Option<DiskGovernor>,
+    world: &mut DiskSimulator,
+    events: Vec<HostEvent>,
+) -> Vec<(HostEvent, Vec<DiskOrder>)> {
+    let told = events.into_iter().map(|event| {
+        let orders = governor.as_mut().map(|disks| disks.apply(&event)).unwrap_or_default();
+        orders.iter().for_each(|order| world.execute(order));
+        (event, orders)
+    });
+    told.collect()
 }
 
 /// Plays a scenario and says how it went.

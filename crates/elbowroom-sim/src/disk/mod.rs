@@ -7,7 +7,7 @@
 //!
 //! # Approach
 //! Time goes in slices of 200 ms. In each, every program asks for what it wants, as far as its container's limits let
-//! it, and the device (`device`) divides itself. What a sensor would see of this comes out as [`Event`](elbowroom_types::sample::HostEvent)s,
+//! it, and the device (`device`) divides itself. A slice may end with a glance at the disks, or with a measurement. What a sensor would see of this comes out as [`Event`](elbowroom_types::sample::HostEvent)s,
 //! and [`Order`](elbowroom_govern::disk::Order)s go in and take effect after a delay; what really happened is in [`DiskTruth`], from
 //! which a [`Judge`] makes a [`DiskScore`]. A [`DiskScenario`] is data: a library of them makes the paper's figures ([`library`]), a
 //! seed makes any other ([`DiskScenario::random`]; [`DiskScenario::contest`] where each has a victim and a hog).

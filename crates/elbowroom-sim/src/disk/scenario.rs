@@ -9,6 +9,9 @@ use elbowroom_types::id::DeviceNumber;
 use elbowroom_types::io::IoWeightMechanism;
 use elbowroom_types::unit::Micros;
 
+/// How long rates stay what they are, in most scenarios.
+pub(super) const SLICE: Micros = Micros::millis(200);
+
 /// A disk.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drive {
@@ -74,8 +77,10 @@ pub struct DiskScenario {
     pub tenants: Vec<DiskTenant>,
     /// How long it lasts.
     pub duration: Micros,
-    /// Time between two measurements.
+    /// Time between two measurements, and the time that is judged as one.
     pub period: Micros,
+    /// How long rates stay what they are.
+    pub slice: Micros,
     /// Periods that an order waits before it takes effect; with none, it holds for the whole period after it was given.
     pub delay: u32,
     /// The kernel.
@@ -114,6 +119,7 @@ impl DiskScenario {
             tenants,
             duration: Micros::secs(120),
             period: Micros::secs(1),
+            slice: SLICE,
             delay: 0,
             kernel: IoCgroupVersion::V2,
             pressure: true,

@@ -5,10 +5,10 @@
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LifelineConstants {
     /// A disk is slow when its requests take this many times as long as on a quiet day. By queueing theory (M/M/1) that is half of what
-    /// it can do; below it, nobody is hurt.
+    /// it can do; below it, no container is hurt.
     pub slow: f64,
-    /// Part of a need. Less than this below it is no shortage, this close to where harm was seen is near, and who takes less than this
-    /// part of what the disk does is no aggressor. Demand varies by as much from second to second.
+    /// Part of a need. Less than this below it is no shortage, this close to where harm was seen is near, and a container that takes less
+    /// than this part of what the disk does is no aggressor. Demand varies by as much from second to second.
     pub tolerance: f64,
     /// Requests that a container must have under way, as a mean, to be short: one that asks for little gets little.
     pub in_flight: f64,
@@ -18,7 +18,7 @@ pub struct LifelineConstants {
     pub fall_seconds: f64,
     /// A cut is this many times what the others miss: disks that are less full answer sooner.
     pub gain: f64,
-    /// Part by which a cap grows per second while nobody is short.
+    /// Part by which a cap grows per second while no container is short.
     pub growth: f64,
     /// Seconds from a cut until the next decision about the same container: two measurements of a second, which jitter. As long does
     /// a container have to be seen before its lifeline counts, and be blocked before limits go.

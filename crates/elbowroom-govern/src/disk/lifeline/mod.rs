@@ -9,11 +9,12 @@
 //! One period, in this order; the numbers are in [`LifelineConstants`]:
 //! 1. *Slow*: requests take twice as long as on a quiet day ([`base_latency`]).
 //! 2. *Need*: a lifeline, which follows what a container does, and only while the disk is not slow and the container is at no limit. What
-//!    was reserved counts where it is more; for one that came just now, the same part as everybody's.
+//!    was reserved counts where it is more; for one that came just now, the same part as the others.
 //! 3. *Short*: the disk is slow, a container gets less than it needs, has requests under way, and is at no limit. One of class `latency`
 //!    is short on every slow disk; one of a higher tier while it waits and a lower one takes something.
-//! 4. *Cut*: if any is short, who takes more than `need * (1 + P)` loses its part of what is missing; then nothing for
-//!    [`LifelineConstants::settle_seconds`], so that the cut can be seen to work.
+//! 4. *Cut*: if any is short, a container that takes more than `need * (1 + P)` loses its part of what is missing; then nothing for
+//!    [`LifelineConstants::settle_seconds`], so that the cut can be seen to work. A period in which the disk only became slow tells too
+//!    little of the burst: a short one follows, and that one cuts.
 //! 5. *Grow*: if none is short, caps grow: halfway back to just below where harm was seen, then by little, beyond it by more. Ten minutes
 //!    after the last harm they go.
 //! 6. *Brake*: if a container is blocked on a disk that is not slow, while limits of ours bind, it waits for one that we hold back
@@ -53,13 +54,15 @@ pub(super) struct DeviceModel {
     slow_since: Option<Micros>,
     last_harm: Option<Micros>,
     last_cut: Option<Micros>,
-    /// For how many seconds limits of ours have held up who has none.
+    /// For how many seconds limits of ours have held up a container that has none.
     blocked_seconds: f64,
     hands_off_until: Option<Micros>,
     /// What the disk does in no container's name, per second.
     unattributed: Flow,
     /// Another measurement may show a shortage that this one only hints at.
     wants_sample: bool,
+    /// When a glance last found that the disk had become slow.
+    alarm: Option<Micros>,
 }
 
 impl DeviceModel {
@@ -76,6 +79,7 @@ impl DeviceModel {
             hands_off_until: None,
             unattributed: Flow::ZERO,
             wants_sample: false,
+            alarm: None,
         }
     }
 
@@ -86,6 +90,20 @@ impl DeviceModel {
     /// Whether the disk has just become slow and nothing was done about it yet.
     pub(super) fn needs_early_sample(&self) -> bool {
         self.wants_sample
+    }
+
+    /// Whether the disk became slow since the last glance, of which this is the load. No decision depends on it, only when the next
+    /// measurement is made. One that is known to be slow, or that raised an alarm a moment ago, raises none.
+    pub(super) fn becomes_slow(&mut self, load: &DiskLoad, k: &LifelineConstants) -> bool {
+        let lately = self
+            .alarm
+            .is_some_and(|then| load.now.saturating_sub(then).get() as f64 / 1e6 < k.settle_seconds);
+        let slow = self.base_latency.latency_ratio(load).is_some_and(|ratio| ratio > k.slow);
+        let alarm = slow && !lately && self.slow_since.is_none() && load.fills_early_period();
+        if alarm {
+            self.alarm = Some(load.now);
+        }
+        alarm
     }
 
     /// What requests of this load take on a quiet day, microseconds.

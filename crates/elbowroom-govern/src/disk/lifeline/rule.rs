@@ -4,7 +4,7 @@ use super::super::flow::{Flow, OPS};
 use super::super::governor::GovernedDisk;
 use super::super::groups::Groups;
 use super::super::member::{DesiredLimit, DiskMember};
-use super::super::{DiskOrder, DiskState, LifelineSettings, explain};
+use super::super::{DiskOrder, DiskState, EARLY_PERIOD, LifelineSettings, explain};
 use super::capacity::Capacity;
 use super::constants::LifelineConstants;
 use super::{DeviceModel, tell};
@@ -27,6 +27,9 @@ pub(super) struct Period {
     /// It takes as much longer again, and the disk has hardly a moment without a request: it is near its end. Requests that limits let
     /// through in bursts wait for each other on a disk that is idle in between (block/blk-throttle.c, slices of 20 to 100 ms).
     saturated: bool,
+    /// The disk was slow before the period began, or the period is short, or no short one would tell more: it is not mixed with time
+    /// before a burst, which would make the burst look small and its cap too low.
+    unmixed: bool,
     /// What the disk did.
     total: f64,
 }
@@ -77,7 +80,7 @@ pub(in super::super) fn tick(
     let by_weight = device.disk.weights.is_some();
     for (member, standing) in device.members.iter_mut().zip(&standings) {
         if missing > 0.0 {
-            if harm && !by_weight && cut(member, standing, missing / excess, &period) {
+            if harm && period.unmixed && !by_weight && cut(member, standing, missing / excess, &period) {
                 device.model.last_cut = Some(period.now);
             }
         } else {
@@ -102,7 +105,7 @@ pub(in super::super) fn tick(
         DiskState::Inversion => Some(explain::INVERSION_EXEMPT.to_owned()),
         _ => None,
     };
-    wonder(device, hands_off || harm, &period);
+    wonder(device, hands_off || harm && period.unmixed, &period);
     order(device, groups, &standings, &period, orders);
     tell::tell(device, groups, &standings, &period, degraded, alerts, orders);
 }
@@ -121,6 +124,8 @@ fn measure(device: &mut GovernedDisk, settings: &LifelineSettings) -> Period {
         None if saturated => model.capacity = Capacity::from_load(load, operation),
         None => {}
     }
+    let short = load.seconds < 2.0 * EARLY_PERIOD.get() as f64 / 1e6;
+    let unmixed = model.slow_since.is_some() || short || !load.fills_early_period();
     model.slow_since = slow.then(|| model.slow_since.unwrap_or(load.now));
     let theirs = members.iter().fold(Flow::ZERO, |sum, member| sum.plus(member.flow));
     let track = LifelineConstants::part(load.seconds, k.rise_seconds);
@@ -136,6 +141,7 @@ fn measure(device: &mut GovernedDisk, settings: &LifelineSettings) -> Period {
         ratio,
         slow,
         saturated,
+        unmixed,
         total,
     }
 }
@@ -191,7 +197,7 @@ fn reservation(member: &DiskMember, claim: &Claim, period: &Period) -> f64 {
     OPS.into_iter().map(cost).sum()
 }
 
-/// Who takes more than it needs: of a tier below the one that is short, all that is not little.
+/// What containers take beyond what they need: of a tier below the one that is short, all that is not little.
 fn find_excess(standings: &mut [Standing], device: &GovernedDisk, groups: &Groups, period: &Period) {
     let tier = standings.iter().filter(|standing| standing.short > 0.0).map(|standing| standing.tier).max();
     let little = period.k.tolerance * period.total;
@@ -251,7 +257,7 @@ fn cut(member: &mut DiskMember, standing: &Standing, part: f64, period: &Period)
     true
 }
 
-/// Gives a container more that takes all it may while nobody is short.
+/// Gives a container that takes all it may more, while none is short.
 fn grow(member: &mut DiskMember, standing: &Standing, period: &Period) {
     let k = &period.k;
     let at_limit = member.is_at_limit(member.agent_max);
@@ -275,7 +281,7 @@ fn grow(member: &mut DiskMember, standing: &Standing, period: &Period) {
     });
 }
 
-/// Whether limits hold up who has none, and so stay away.
+/// Whether limits hold up a container that has none, and so stay away.
 fn brake(device: &mut GovernedDisk, groups: &Groups, standings: &[Standing], period: &Period) -> bool {
     let GovernedDisk { members, model, .. } = device;
     let binds = members.iter().any(|member| member.is_at_limit(member.agent_max));
@@ -296,12 +302,13 @@ fn brake(device: &mut GovernedDisk, groups: &Groups, standings: &[Standing], per
     model.hands_off_until.is_some()
 }
 
-/// A disk that became slow in the middle of a period shows in the next, short one what that does to whom.
+/// A disk that became slow in the middle of a period shows in the next, short one which containers that hurts.
 fn wonder(device: &mut GovernedDisk, done: bool, period: &Period) {
-    let DeviceModel { slow_since, wants_sample, .. } = &mut device.model;
+    let DeviceModel { slow_since, alarm, wants_sample, .. } = &mut device.model;
     let using = device.members.iter().filter(|member| member.flow.operations() > 0.0).count();
-    *wants_sample =
-        !done && using >= 2 && slow_since.is_some() && period.is_within(*slow_since, period.k.settle_seconds);
+    let slow =
+        period.is_within(*slow_since, period.k.settle_seconds) || period.is_within(*alarm, period.seconds);
+    *wants_sample = !done && using >= 2 && slow && device.load.fills_early_period();
 }
 
 /// Limits as they should be now.

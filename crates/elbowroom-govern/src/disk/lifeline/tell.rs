@@ -1,4 +1,4 @@
-//! What people hear of a period: why a limit is what it is, what holds whom, alerts.
+//! What people hear of a period: why a limit is what it is, what holds each container, alerts.
 
 use super::super::flow::{Flow, WBPS, WIOPS, per_second};
 use super::super::governor::GovernedDisk;
@@ -13,7 +13,7 @@ use elbowroom_types::unit::Micros;
 pub(super) struct Words {
     disk: String,
     ratio: f64,
-    /// Who misses most, what it gets and what it needs.
+    /// The container that misses most, what it gets and what it needs.
     short: Option<(String, f64, f64)>,
     exempt: Option<String>,
 }

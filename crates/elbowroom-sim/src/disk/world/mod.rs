@@ -13,14 +13,11 @@ use super::scenario::{DiskScenario, Drive};
 use container_io::{SimContainerIo, TimeSlice};
 use elbowroom_govern::disk::{Cap, DiskOrder};
 use elbowroom_types::id::{CgroupId, DeviceNumber};
-use elbowroom_types::io::{CgroupIo, DiskTick};
+use elbowroom_types::io::{CgroupIo, DiskStat, DiskTick};
 use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::Micros;
 use report::SimIoCounters;
 use std::collections::VecDeque;
-
-/// How long rates stay what they are.
-const SLICE: Micros = Micros::millis(200);
 
 /// The machine of one scenario.
 #[derive(Debug)]
@@ -30,11 +27,13 @@ pub struct DiskSimulator {
     now: Micros,
     containers: Vec<SimDiskContainer>,
     devices: Vec<SimDisk>,
-    /// Orders that have no effect yet, with the periods they still wait.
-    orders: VecDeque<(u32, Cap)>,
+    /// Orders that have no effect yet, with the time from which they have.
+    orders: VecDeque<(Micros, Cap)>,
     /// Time all tasks of the machine waited for a disk, and time some did, in seconds.
     pressure: (f64, f64),
     truth: DiskTruth,
+    /// Slices of the period that are still to run.
+    slices_left: u64,
 }
 
 /// A container.
@@ -131,6 +130,7 @@ impl DiskSimulator {
             orders: VecDeque::new(),
             pressure: (0.0, 0.0),
             truth: DiskTruth::default(),
+            slices_left: 0,
         }
     }
 
@@ -147,12 +147,29 @@ impl DiskSimulator {
     /// Takes an order.
     pub fn execute(&mut self, order: &DiskOrder) {
         if let (DiskOrder::Cap(cap), true) = (order, self.scenario.enforced) {
-            self.orders.push_back((self.scenario.delay, cap.clone()));
+            let from =
+                self.now.saturating_add(Micros(self.scenario.period.get() * u64::from(self.scenario.delay)));
+            self.orders.push_back((from, cap.clone()));
         }
     }
 
-    /// Lets one period go by; what a sensor sees of it, or `None` when the scenario is over.
+    /// The time now.
+    pub fn now(&self) -> Micros {
+        self.now
+    }
+
+    /// Lets one period go by, with one measurement at its end; what a sensor sees of it, or `None` when the scenario is over.
     pub fn step(&mut self) -> Option<Vec<HostEvent>> {
+        let mut events = self.begin_period()?;
+        while let Some(told) = self.run_slice() {
+            events.extend(told);
+        }
+        events.extend(self.measure());
+        Some(events)
+    }
+
+    /// Begins a period, to be run slice by slice; what a sensor sees of it, or `None` when the scenario is over.
+    pub fn begin_period(&mut self) -> Option<Vec<HostEvent>> {
         if self.now >= self.scenario.duration {
             return None;
         }
@@ -161,12 +178,36 @@ impl DiskSimulator {
             events.extend(self.scenario.drives.iter().enumerate().map(report::disk));
         }
         self.start_and_stop(&mut events);
-        self.execute_orders(&mut events);
         self.reset_truth();
-        self.run();
-        self.report_new_limits(&mut events);
-        events.push(HostEvent::DiskTick(self.measure()));
+        self.slices_left = self.slices();
         Some(events)
+    }
+
+    /// Runs one slice of a period, under the orders whose time has come; what a sensor hears of those, or `None` when the period is over.
+    pub fn run_slice(&mut self) -> Option<Vec<HostEvent>> {
+        self.slices_left = self.slices_left.checked_sub(1)?;
+        let mut events = Vec::new();
+        self.execute_orders(&mut events);
+        self.run();
+        Some(events)
+    }
+
+    /// What the disks have counted until now, as `/proc/diskstats` has it.
+    pub fn disk_stats(&self) -> Vec<(DeviceNumber, DiskStat)> {
+        let disks = self.devices.iter().enumerate();
+        disks.map(|(i, device)| (DiskScenario::number(i), device.counters.stat())).collect()
+    }
+
+    /// Measures disks and containers; what a sensor sees.
+    pub fn measure(&mut self) -> Vec<HostEvent> {
+        let mut events = Vec::new();
+        self.report_new_limits(&mut events);
+        events.push(HostEvent::DiskTick(self.disk_tick()));
+        events
+    }
+
+    fn slices(&self) -> u64 {
+        (self.scenario.period.get() / self.scenario.slice.get()).max(1)
     }
 
     fn start_and_stop(&mut self, events: &mut Vec<HostEvent>) {
@@ -190,9 +231,9 @@ impl DiskSimulator {
     /// Puts into effect the orders whose time has come; a sensor hears what became of each.
     fn execute_orders(&mut self, events: &mut Vec<HostEvent>) {
         for _ in 0..self.orders.len() {
-            let Some((wait, cap)) = self.orders.pop_front() else { break };
-            if wait > 0 {
-                self.orders.push_back((wait - 1, cap));
+            let Some((from, cap)) = self.orders.pop_front() else { break };
+            if from > self.now {
+                self.orders.push_back((from, cap));
                 continue;
             }
             let homes = &self.containers;
@@ -231,31 +272,29 @@ impl DiskSimulator {
         }
     }
 
-    /// Runs one period in slices.
+    /// Lets a slice go by.
     fn run(&mut self) {
+        let slices = self.slices();
         let Self { scenario, random, now, containers: homes, devices, pressure, truth, .. } = self;
-        let slices = (scenario.period.get() / SLICE.get()).max(1);
         let length = Micros(scenario.period.get() / slices);
-        for _ in 0..slices {
-            let slice = TimeSlice {
-                now: *now,
-                seconds: length.get() as f64 / 1e6,
-                part: 1.0 / slices as f64,
-                kernel: scenario.kernel,
-                noise: scenario.noise,
-                journal: scenario.journal,
-            };
-            homes.iter_mut().for_each(|home| home.unstalled_part = 1.0);
-            let mut shares = truth.shares.as_mut_slice();
-            for ((i, device), drive) in devices.iter_mut().enumerate().zip(&mut truth.drives) {
-                let mine;
-                let count = shares.iter().take_while(|share| share.drive == i).count();
-                (mine, shares) = shares.split_at_mut(count);
-                device.run(&scenario.tenants, &slice, random, homes, drive, mine);
-            }
-            add_pressure(homes, pressure, slice.seconds);
-            *now = now.saturating_add(length);
+        let slice = TimeSlice {
+            now: *now,
+            seconds: length.get() as f64 / 1e6,
+            part: 1.0 / slices as f64,
+            kernel: scenario.kernel,
+            noise: scenario.noise,
+            journal: scenario.journal,
+        };
+        homes.iter_mut().for_each(|home| home.unstalled_part = 1.0);
+        let mut shares = truth.shares.as_mut_slice();
+        for ((i, device), drive) in devices.iter_mut().enumerate().zip(&mut truth.drives) {
+            let mine;
+            let count = shares.iter().take_while(|share| share.drive == i).count();
+            (mine, shares) = shares.split_at_mut(count);
+            device.run(&scenario.tenants, &slice, random, homes, drive, mine);
         }
+        add_pressure(homes, pressure, slice.seconds);
+        *now = now.saturating_add(length);
         truth.now = *now;
     }
 
@@ -276,7 +315,7 @@ impl DiskSimulator {
         }
     }
 
-    fn measure(&mut self) -> DiskTick {
+    fn disk_tick(&mut self) -> DiskTick {
         let mut groups = Vec::new();
         for (tenant, home) in self.containers.iter_mut().enumerate().filter(|(_, home)| home.is_running) {
             let places = self.devices.iter().enumerate();
@@ -289,11 +328,10 @@ impl DiskSimulator {
                 groups.push(io);
             }
         }
-        let disks = self.devices.iter().enumerate();
         DiskTick {
             now: self.now,
             pressure: self.scenario.pressure.then(|| report::pressure(self.pressure)),
-            disks: disks.map(|(i, device)| (DiskScenario::number(i), device.counters.stat())).collect(),
+            disks: self.disk_stats(),
             groups,
         }
     }
