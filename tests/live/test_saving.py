@@ -124,6 +124,9 @@ def test_what_is_not_read_is_saved_what_is_read_stays_and_a_label_says_no(saves,
     assert [knob("saved", name) for name in LIMITS] == limits
     after = used("saved")
     always(lambda: used("saved") > after - 2, during=2)
+    successor = saves()  # takes away the mounts of the one that was killed
+    eventually(lambda: (saving(successor, "saved") or {}).get("saved") == 0, within=20)
+    assert [knob("saved", name) for name in LIMITS] == limits
 
 
 def test_anonymous_memory_is_saved_where_there_is_swap(saves, parent, hand_made, hungry):
