@@ -393,6 +393,11 @@ impl AgentConfig {
             "memory.short: \"{}\" of memory free is not short: at most \"50%\"",
             self.memory.short
         );
+        ensure!(
+            (1..=100).contains(&self.memory.saving_pressure.of(10_000)),
+            "memory.saving_pressure: \"{}\": write which part of the time may be waited, from \"0.01%\" to \"1%\"",
+            self.memory.saving_pressure
+        );
         ensure!(self.disk.aridac.samples >= 1, "disk.aridac.samples: at least 1, for a mean of none is none");
         ensure!(
             self.disk.aridac.max_disk_io > 0,
@@ -659,6 +664,14 @@ mod tests {
             ("[memory]\nperiod = \"1ms\"", "memory.period: \"1ms\" is too short: at least \"500ms\""),
             ("[memory]\nperiod = \"1m\"", "memory.period: \"60s\" is too long"),
             ("[memory]\nshort = \"80%\"", "memory.short: \"80%\" of memory free is not short"),
+            (
+                "[memory]\nsaving_pressure = \"0%\"",
+                "memory.saving_pressure: \"0%\": write which part of the time",
+            ),
+            (
+                "[memory]\nsaving_pressure = \"5%\"",
+                "memory.saving_pressure: \"5%\": write which part of the time",
+            ),
             (
                 "[[claims]]\ncontainer = \"a\"\nmemory = { objective = -1.0 }",
                 "claims, entry 1: memory.objective: write what is promised",

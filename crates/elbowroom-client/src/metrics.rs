@@ -139,6 +139,9 @@ fn memory_metrics(page: &mut MetricSet, status: &AgentStatus, report: &MemoryRep
         ] {
             page.add(metric, &labels, value as f64);
         }
+        if let Some(saving) = &status.saving {
+            page.add(&metric::MEMORY_SAVED, &labels, saving.saved.get() as f64);
+        }
         for each in [Colour::Red, Colour::Yellow, Colour::Green] {
             let is = f64::from(u8::from(each == status.colour));
             page.add(&metric::MEMORY_COLOUR, &[labels[0], labels[1], colour_name(each)], is);

@@ -103,6 +103,7 @@ pub fn what(what: memory::MemoryAction, at: Micros) -> String {
         memory::MemoryAction::Ask { ceiling } => format!("sees {ceiling}"),
         memory::MemoryAction::Recall { amount } => format!("gives back {amount}"),
         memory::MemoryAction::Drain { amount } => format!("emptied of {amount}"),
+        memory::MemoryAction::Save { amount } => format!("saves {amount}"),
         memory::MemoryAction::Hold { until } => {
             format!("left alone for {}", until.saturating_sub(at))
         }

@@ -7,6 +7,7 @@ mod disk_scenarios;
 mod disk_scenarios_random;
 mod many;
 mod memory_governor;
+mod memory_saving;
 mod memory_scenarios;
 mod memory_scenarios_random;
 mod toy_disk;

@@ -146,6 +146,9 @@ pub struct MemoryClaim {
     /// What its probe is measured by, where that does not say it itself: operations per second, or a latency.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub objective: Option<f64>,
+    /// Whether memory that it does not use is taken while nobody needs it; absent: as `memory.saving` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saving: Option<bool>,
 }
 
 mod size {
@@ -203,10 +206,11 @@ mod tests {
 
     #[test]
     fn a_claim_of_memory_reads_as_people_write_it_and_reads_back() {
-        let text = r#"{"container": "db", "memory": {"reserve": "1.5GiB", "lend": "50%", "objective": 800}}"#;
+        let text = r#"{"container": "db", "memory": {"reserve": "1.5GiB", "lend": "50%", "objective": 800, "saving": false}}"#;
         let claim: Claim = serde_json::from_str(text).unwrap();
         assert_eq!(claim.memory.reserve, Some(Bytes::mib(1536)));
         assert_eq!((claim.memory.lend, claim.memory.objective), (Some(Percent::whole(50)), Some(800.0)));
+        assert_eq!(claim.memory.saving, Some(false));
         let written = serde_json::to_string(&claim).unwrap();
         assert_eq!(serde_json::from_str::<Claim>(&written).unwrap(), claim, "{written}");
         assert!(serde_json::from_str::<Claim>(r#"{"memory": {"reserve": 7}}"#).is_err());

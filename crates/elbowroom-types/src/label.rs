@@ -7,6 +7,7 @@
 //! | `elbowroom.dev/governors` | `on`, `off`: whether its disks and memory are governed |
 //! | `elbowroom.dev/priority` | a weight, 1 to 10000; or `weight=300 tier=1 class=latency`, each where wanted |
 //! | `elbowroom.dev/memory-reservation` | `2GiB` |
+//! | `elbowroom.dev/memory-saving` | `on`, `off`: whether memory that it does not use is taken while nobody needs it |
 //! | `elbowroom.dev/disk-reservation` | `rbps=50MiB/s wiops=200/s`, with the keys of `io.max` |
 //! | `elbowroom.dev/seccomp` | `on`, `off`: whether its system calls are answered too |
 //! | `elbowroom.dev/probe` | a probe on one line |
@@ -91,6 +92,9 @@ pub struct ContainerLabels {
     /// What of that whoever runs the node promised; the rest counts at most to the container's own limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_promised: Option<Bytes>,
+    /// Whether memory that it does not use is taken while nobody needs it; absent: as the configuration says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_saving: Option<bool>,
     /// What it is owed of every disk it uses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_reservation: Option<DiskReservation>,
@@ -124,6 +128,7 @@ impl fmt::Display for ContainerLabels {
             self.governors.map(|governors| format!("governors {}", on(governors))),
             priority,
             self.memory_reservation.map(|size| format!("memory-reservation {size}")),
+            self.memory_saving.map(|saving| format!("memory-saving {}", on(saving))),
             self.disk_reservation.map(|reserve| format!("disk-reservation {reserve}")),
             self.probe.as_ref().map(|_| "probe".to_owned()),
             (!self.surfaces.is_none()).then(|| self.surfaces.names().collect::<Vec<_>>().join(" ")),
@@ -214,6 +219,7 @@ impl ContainerLabels {
             priority,
             memory_reservation: self.memory_reservation.or(under.memory_reservation),
             memory_promised: self.memory_promised.or(under.memory_promised),
+            memory_saving: self.memory_saving.or(under.memory_saving),
             disk_promised: if self.disk_reservation.is_some() {
                 self.disk_promised
             } else {
@@ -239,6 +245,7 @@ impl ContainerLabels {
             memory: MemoryClaim {
                 reserve: self.memory_reservation,
                 promised: self.memory_reservation.map(|_| self.memory_promised.unwrap_or_default()),
+                saving: self.memory_saving,
                 ..unsaid.memory
             },
             ..unsaid
@@ -250,7 +257,7 @@ impl ContainerLabels {
             return Err(format!("longer than {MAX_VALUE_LEN} bytes"));
         }
         match key {
-            "governors" | "priority" | "memory-reservation" | "disk-reservation"
+            "governors" | "priority" | "memory-reservation" | "memory-saving" | "disk-reservation"
                 if heed == LabelPolicy::Harmless =>
             {
                 return Err("this node heeds no label that takes from others (containers.labels)".into());
@@ -267,6 +274,7 @@ impl ContainerLabels {
             "memory-reservation" => {
                 self.memory_reservation = Some(parse_bytes(value).map_err(|e| e.to_string())?);
             }
+            "memory-saving" => self.memory_saving = Some(parse_switch(value)?),
             "disk-reservation" => self.disk_reservation = Some(parse_disk_reservation(value)?),
             _ => return Err("there is no such label".into()),
         }
@@ -369,6 +377,8 @@ mod tests {
         let claim = Claim { weight: 5, tier: 2, class: ServiceClass::Latency, ..Claim::default() };
         assert_eq!(read("priority", "tier=2, class=latency weight=5").claim(), claim);
         assert_eq!(read("memory-reservation", "1.5GiB").claim().memory.reserve, Some(Bytes::mib(1536)));
+        assert_eq!(read("memory-saving", "off").claim().memory.saving, Some(false));
+        assert_eq!(read("memory-saving", "on").to_string(), "memory-saving on");
         let disk = read("disk-reservation", "rbps=50MiB/s wiops=200/s").claim().disk;
         assert_eq!(
             disk,
@@ -402,6 +412,7 @@ mod tests {
             ("priority", "wieght=3", "unknown field"),
             ("priority", "tier=300", "300"),
             ("memory-reservation", "5", "5"),
+            ("memory-saving", "yes", "write on or off"),
             ("disk-reservation", "rbps=5", "rbps"),
             ("reservation", "2GiB", "there is no such label"),
         ] {
@@ -433,6 +444,7 @@ mod tests {
             over(&[("memory-reservation", "2GiB")], &under).claim().memory.reserve,
             Some(Bytes::gib(2))
         );
+        assert_eq!(over(&[("memory-saving", "on")], &[("memory-saving", "off")]).memory_saving, Some(true));
         assert_eq!(over(&[], &under), over(&under, &[]));
         assert_eq!(over(&[("views", "no")], &under).ignored.len(), 2);
     }
@@ -466,6 +478,7 @@ mod tests {
             ("governors", "off"),
             ("priority", "9999"),
             ("memory-reservation", "1TiB"),
+            ("memory-saving", "off"),
             ("disk-reservation", "rbps=1GiB/s"),
         ];
         let read = |labels: &[(&str, &str)], heed| {
@@ -477,7 +490,7 @@ mod tests {
         };
         let all = [&harmless[..], &taking, &[("probe", "file:/probe")]].concat();
         let heeded = read(&all, LabelPolicy::default());
-        assert_eq!((heeded.ignored.len(), heeded.claim(), heeded.governors), (4, Claim::default(), None));
+        assert_eq!((heeded.ignored.len(), heeded.claim(), heeded.governors), (5, Claim::default(), None));
         let unclaimed = ContainerLabels { ignored: Vec::new(), ..heeded };
         assert_eq!(unclaimed.to_string(), "views on; env on; probe; java openmp libc; seccomp on");
         assert!(read(&all, LabelPolicy::None).is_empty());

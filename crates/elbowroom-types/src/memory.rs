@@ -32,6 +32,9 @@ pub struct NodeMemory {
     pub mem_available: Bytes,
     /// `SwapFree`; zero without swap.
     pub swap_free: Bytes,
+    /// `SwapTotal`; zero without swap.
+    #[serde(default)]
+    pub swap_total: Bytes,
     /// Time that at least one task waited for memory, `some total`, where the kernel counts it.
     pub stalled: Option<Micros>,
 }
@@ -199,6 +202,9 @@ pub struct ReclaimRequest {
     pub swap: bool,
     /// Nobody is in it: everything may go at once.
     pub dead: bool,
+    /// No container waits for it: only by a way that sets nothing, and that leaves anonymous memory alone where it is told to.
+    #[serde(default)]
+    pub saving: bool,
 }
 
 /// The most that a view shows.

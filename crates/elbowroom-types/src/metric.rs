@@ -86,6 +86,7 @@ table! {
     MEMORY_ENTITLEMENT = Gauge "elbowroom_memory_entitlement_bytes" "bytes" CONTAINER, "Its entitlement now.";
     MEMORY_FLOOR = Gauge "elbowroom_memory_floor_bytes" "bytes" CONTAINER, "What is never taken from it.";
     MEMORY_LENT = Gauge "elbowroom_memory_lent_bytes" "bytes" CONTAINER, "What others use of it.";
+    MEMORY_SAVED = Gauge "elbowroom_memory_saved_bytes" "bytes" CONTAINER, "What saving took of it that did not come back; absent where nothing is saved.";
     MEMORY_COLOUR = Gauge "elbowroom_memory_colour" "" &["id", "name", "colour"], "How it is doing: 1 for its colour, 0 for the others.";
     MEMORY_FAILED = Counter "elbowroom_memory_failed_loans" "" CONTAINER, "Loans of its memory that hurt it.";
     MEMORY_POOL = Gauge "elbowroom_memory_pool_bytes" "bytes" &["path", "part"], "What containers share: its size, what of it is free, what is reserved.";

@@ -121,6 +121,11 @@ impl Percent {
         Self(if n < 100 { n * 100 } else { 10_000 })
     }
 
+    /// `n` hundredths of a percent, at most 100 %.
+    pub const fn hundredths(n: u16) -> Self {
+        Self(if n < 10_000 { n } else { 10_000 })
+    }
+
     /// This part of `whole`, rounded down.
     pub const fn of(self, whole: u64) -> u64 {
         (whole as u128 * self.0 as u128 / 10_000) as u64

@@ -5,6 +5,9 @@ use super::pool::MemoryPool;
 use super::{recall, to_bytes};
 use elbowroom_types::probe::Colour;
 
+/// Why nothing is saved where harm could not be seen.
+pub(super) const NO_PRESSURE: &str = "the kernel does not count how long it waits for memory (memory.pressure: cgroup v2, with PSI), so harm could not be seen";
+
 pub(super) fn lend(giver: &MemoryMember, needer: &str, pool: &MemoryPool) -> String {
     format!(
         "{} has no use for more, {needer} has, and {} are free; it uses {} and keeps its floor of {}",
@@ -69,6 +72,18 @@ pub(super) fn starved(member: &MemoryMember, owed: f64) -> String {
         size(member.usage()),
         size(owed),
     )
+}
+
+pub(super) fn saves(harm: f64) -> String {
+    format!("nobody needs it; harm is at {} of what may be", percent(harm))
+}
+
+pub(super) fn waits(stall: f64, budget: f64) -> String {
+    format!("it waits for memory {:.2}% of the time; {:.2}% may be", stall * 100.0, budget * 100.0)
+}
+
+pub(super) fn comes_back(rate: f64, harmless: f64) -> String {
+    format!("{} of its memory come back every second; {} may", size(rate), size(harmless))
 }
 
 pub(super) fn foreign(container: &str) -> String {

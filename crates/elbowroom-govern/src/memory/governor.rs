@@ -3,6 +3,7 @@
 use super::member::{MemoryMember, ProtectionStatus};
 use super::pool::{self, EnclosingPools, PoolMembership};
 use super::pool_pass::{PassState, PoolPass};
+use super::saving::SavingPass;
 use super::tuning::TUNING;
 use super::{
     ContainerMemoryStatus, MemoryAction, MemoryMechanisms, MemorySettings, PoolView, alerts, protect, to_f64,
@@ -246,6 +247,12 @@ impl MemoryGovernor {
         match done.what {
             OrderKind::Reclaim => {
                 let Some((_, what)) = member.pending.take() else { return };
+                if let MemoryAction::Save { amount } = what {
+                    if let Some(savings) = &mut member.saving {
+                        savings.on_completed(done.now, amount, done.reclaimed, &done.outcome);
+                    }
+                    return;
+                }
                 match done.outcome {
                     OrderOutcome::Refused(_) | OrderOutcome::Foreign => {
                         member.refused_until = later(TUNING.refused_retry)
@@ -324,14 +331,7 @@ impl MemoryGovernor {
                 }
             }
         }
-        let rested = |needed: &BTreeMap<_, Micros>, shared: &PoolMembership| {
-            needed.get(&shared.pool.owner).is_none_or(|at| now.saturating_sub(*at) >= TUNING.patience)
-        };
-        let busy: BTreeSet<CgroupId> = pools
-            .iter()
-            .filter(|shared| !rested(&self.last_need, shared))
-            .flat_map(|shared| shared.member_ids.iter().copied())
-            .collect();
+        let busy = self.members_around_need(&pools, now);
         let mut spoken = PassState::default();
         let reserved = pool::reserved(&pools, &self.members, |member| member.reserve);
         let promised = pool::reserved(&pools, &self.members, |member| member.promised);
@@ -354,9 +354,24 @@ impl MemoryGovernor {
                 alerts::member_alerts(member, short, now, &mut self.conditions).map(MemoryOrder::Alert),
             );
         }
+        if !paused {
+            let (settings, memory) = (&settings, &tick.node);
+            let pass = SavingPass { now, settings, memory, mem_total: node.mem_total, page_size };
+            let known = self.members.iter_mut().filter(|(id, _)| within.contains_key(*id));
+            pass.run(known, |id| busy.contains(&id) || spoken.is_short(id), &mut orders);
+        }
         // A pool whose last container left is not among those that were looked at.
         orders.extend(self.conditions.clear_unseen(now).into_iter().map(MemoryOrder::Alert));
         orders
+    }
+
+    /// The members of pools in which some container needed something lately.
+    fn members_around_need(&self, pools: &[PoolMembership], now: Micros) -> BTreeSet<CgroupId> {
+        let rested = |shared: &&PoolMembership| {
+            self.last_need.get(&shared.pool.owner).is_none_or(|at| now.saturating_sub(*at) >= TUNING.patience)
+        };
+        let busy = pools.iter().filter(|shared| !rested(shared));
+        busy.flat_map(|shared| shared.member_ids.iter().copied()).collect()
     }
 
     /// Takes what was measured of cgroups; members that were not are in no pool this time.

@@ -2,6 +2,7 @@
 
 use super::colour::{self, Judgement};
 use super::meter::MemoryMeter;
+use super::saving_state::Savings;
 use super::state::{Loans, RecallState};
 use super::tuning::TUNING;
 use super::{
@@ -62,6 +63,8 @@ pub(super) struct MemoryMember {
 
     pub(super) loans: Loans,
     pub(super) recall: RecallState,
+    /// Present where saving is on.
+    pub(super) saving: Option<Savings>,
     /// An order that was not answered, and when it was given.
     pub(super) pending: Option<(Micros, MemoryAction)>,
     /// When the kernel said last that it cannot take from it.
@@ -99,6 +102,7 @@ impl MemoryMember {
             nominal_entitlement: 0.0,
             loans: Loans::default(),
             recall: RecallState::default(),
+            saving: None,
             pending: None,
             refused_until: Micros::ZERO,
             protect: None,
@@ -173,15 +177,21 @@ impl MemoryMember {
         self.max().value().is_some_and(|max| self.usage() >= (1.0 - TUNING.noise) * to_f64(max))
     }
 
-    /// What the kernel can take of it: page cache that is neither waiting to be written nor run from, and what fits into swap. What
-    /// is mapped includes shared memory (cgroup-v2.rst, `file_mapped`), which is on no list of files.
+    /// What the kernel can take of it: page cache, and what fits into swap.
     pub(super) fn reclaimable(&self) -> f64 {
+        let m = self.meter.last();
+        let swappable = m.anon.saturating_add(m.shmem).saturating_sub(m.unevictable).min(m.swap_room);
+        self.reclaimable_cache() + to_f64(swappable)
+    }
+
+    /// Without swap: page cache that is neither waiting to be written nor run from. What is mapped includes shared memory
+    /// (cgroup-v2.rst, `file_mapped`), which is on no list of files.
+    pub(super) fn reclaimable_cache(&self) -> f64 {
         let m = self.meter.last();
         let run_from = if self.mechanisms.mapped { m.mapped.saturating_sub(m.shmem) } else { Bytes::ZERO };
         let cache =
             m.inactive_file.saturating_add(m.active_file).saturating_sub(m.dirty).saturating_sub(run_from);
-        let swappable = m.anon.saturating_add(m.shmem).saturating_sub(m.unevictable).min(m.swap_room);
-        to_f64(cache.saturating_add(swappable)) + to_f64(m.slab_reclaimable) / 2.0
+        to_f64(cache) + to_f64(m.slab_reclaimable) / 2.0
     }
 
     /// Whether memory can be taken from it now.
@@ -243,6 +253,7 @@ impl MemoryMember {
             enforced: self.protection == ProtectionStatus::InForce,
             view_ceiling: self.view_ceiling,
             failures: self.loans.failures(),
+            saving: self.saving.as_ref().map(Savings::status),
             exempt_reason: self.exempt_reason.map(str::to_owned),
             decisions: self.decisions.iter().cloned().collect(),
         }

@@ -91,6 +91,12 @@ impl MemoryMeter {
         mean(self.recent(SHORT_WINDOW).map(|period| (period.refault.get() as f64, 1.0))).unwrap_or(0.0)
     }
 
+    /// What came back after reclaim in a second, over the last ten periods.
+    pub(super) fn refault_rate(&self) -> f64 {
+        let seconds: f64 = self.recent(SHORT_WINDOW).map(|period| period.seconds).sum();
+        to_f64(self.refault()) / seconds.max(1e-3)
+    }
+
     /// What came back after reclaim over the last ten periods.
     pub(super) fn refault(&self) -> Bytes {
         self.recent(SHORT_WINDOW).map(|period| period.refault).sum()

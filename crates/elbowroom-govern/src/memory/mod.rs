@@ -14,6 +14,9 @@
 //! - one that is green lends, in small steps that grow while nothing happens and stop at the first sign of harm
 //!   ([`MemoryAction::Lend`]).
 //!
+//! While nobody needs any, and only where `memory.saving` says so, what a green container does not use is taken in small steps
+//! ([`saving`]).
+//!
 //! Before memory is lent, and at the moment when it is recalled, the container's view shows less, so that programs that size
 //! themselves by it give it back themselves (Algorithm 2 of Adaptive Resource Views, from the other side). Protection stays in force
 //! (`memory.low`); memory is taken once, and that leaves nothing behind; no limit is set. What each mechanism buys:
@@ -49,6 +52,8 @@ mod pool_pass;
 mod pressure_notice;
 mod protect;
 mod recall;
+mod saving;
+mod saving_state;
 mod settings;
 mod state;
 mod tuning;
@@ -107,6 +112,11 @@ pub enum MemoryAction {
         /// How much.
         amount: Bytes,
     },
+    /// It does not use this much, and nobody needs any: it is taken, a little at a time.
+    Save {
+        /// How much.
+        amount: Bytes,
+    },
     /// A loan hurt: nothing is taken from it for a while.
     Hold {
         /// Until when.
@@ -122,6 +132,7 @@ impl MemoryAction {
             Self::Ask { .. } => "ask",
             Self::Recall { .. } => "recall",
             Self::Drain { .. } => "drain",
+            Self::Save { .. } => "save",
             Self::Hold { .. } => "hold",
         }
     }
@@ -206,10 +217,26 @@ pub struct ContainerMemoryStatus {
     pub view_ceiling: Limit<Bytes>,
     /// Loans that hurt, so far.
     pub failures: u32,
+    /// What is saved of it; absent where saving is off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saving: Option<SavingStatus>,
     /// Why nothing is ever taken from it, where that is so.
     pub exempt_reason: Option<String>,
     /// The last decisions, oldest first, at most [`DECISION_HISTORY`].
     pub decisions: Vec<MemoryDecision>,
+}
+
+/// What is saved of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SavingStatus {
+    /// What saving took and what did not come back (`workingset_refault_*`, whatever for), since the policy process started; at most
+    /// what is free of its limit. What its programs would have freed since, or read no more, counts.
+    pub saved: Bytes,
+    /// Whether memory is being taken.
+    pub active: bool,
+    /// Why, or why not.
+    pub because: String,
 }
 
 /// What a container waited for over the last second, and how often the kernel killed in it.

@@ -32,6 +32,13 @@ pub(super) struct PassState {
     asked: BTreeSet<CgroupId>,
 }
 
+impl PassState {
+    /// Whether memory is short and needed in a pool of a container.
+    pub(super) fn is_short(&self, id: CgroupId) -> bool {
+        self.short.contains(&id)
+    }
+}
+
 type MembersById = BTreeMap<CgroupId, MemoryMember>;
 
 impl PoolPass<'_> {
@@ -195,7 +202,7 @@ impl PoolPass<'_> {
         let (amount, dead) = match what {
             MemoryAction::Lend { amount } | MemoryAction::Recall { amount } => (amount, false),
             MemoryAction::Drain { amount } => (amount, true),
-            MemoryAction::Ask { .. } | MemoryAction::Hold { .. } => return,
+            MemoryAction::Ask { .. } | MemoryAction::Save { .. } | MemoryAction::Hold { .. } => return,
         };
         if amount == Bytes::ZERO {
             return;
@@ -214,6 +221,7 @@ impl PoolPass<'_> {
             keep,
             swap,
             dead,
+            saving: false,
         }));
     }
 

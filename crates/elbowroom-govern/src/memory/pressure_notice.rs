@@ -45,8 +45,10 @@ impl PressureNotices {
                 self.repeat_after.remove(&view_ceiling.group);
                 None
             }
-            // Who is dead hears nothing.
-            MemoryOrder::Reclaim(reclaim) if !reclaim.dead => self.notify(reclaim.group, reclaim.at),
+            // Who is dead hears nothing; and what nobody needs, no program has to give up for.
+            MemoryOrder::Reclaim(reclaim) if !reclaim.dead && !reclaim.saving => {
+                self.notify(reclaim.group, reclaim.at)
+            }
             MemoryOrder::Reclaim(_) => None,
             MemoryOrder::Protect(_) | MemoryOrder::Alert(_) => None,
         }
@@ -103,7 +105,15 @@ mod tests {
             keep,
             swap: false,
             dead,
+            saving: false,
         })
+    }
+
+    fn saved(at_ms: u64) -> MemoryOrder {
+        match reclaim(at_ms, false) {
+            MemoryOrder::Reclaim(reclaim) => MemoryOrder::Reclaim(ReclaimRequest { saving: true, ..reclaim }),
+            other => other,
+        }
     }
 
     #[test]
@@ -120,6 +130,7 @@ mod tests {
             (view_ceiling(5_000, 120), true),
             (reclaim(6_000, false), true),
             (reclaim(8_000, true), false),
+            (saved(10_000), false),
         ] {
             assert_eq!(notices.on_order(&order), asked.then_some(GROUP), "{order:?}");
         }

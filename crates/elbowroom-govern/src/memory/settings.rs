@@ -19,6 +19,10 @@ pub struct MemorySettings {
     pub short: Percent,
     /// A container that gives memory shows less in its view, so that its programs can give it back themselves.
     pub views: bool,
+    /// Memory that containers do not use is taken while nobody needs it, where a claim does not say.
+    pub saving: bool,
+    /// The part of the time that a container may wait for memory on that account.
+    pub saving_pressure: Percent,
 }
 
 impl Default for MemorySettings {
@@ -29,6 +33,8 @@ impl Default for MemorySettings {
             lend: Percent::whole(75),
             short: Percent::whole(4),
             views: true,
+            saving: false,
+            saving_pressure: Percent::hundredths(10),
         }
     }
 }

@@ -60,6 +60,11 @@ impl Loans {
         self.asked_since.is_some()
     }
 
+    /// Something is lent, watched, or on hold.
+    pub(super) fn is_open(&self, now: Micros) -> bool {
+        self.is_lending() || !self.trials.is_empty() || self.is_on_hold(now)
+    }
+
     pub(super) const fn lent(&self) -> Bytes {
         self.lent
     }

@@ -80,3 +80,43 @@ pub(super) const TUNING: MemoryTuning = MemoryTuning {
     refused_retry: Micros::secs(30),
     foreign_retry: Micros::secs(600),
 };
+
+/// Every number of saving that is given rather than measured; the budget is `memory.saving_pressure`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SavingTuning {
+    /// A container has run for so long before anything is taken: what it reads while it starts says nothing about what it needs.
+    pub(super) settle: Micros,
+    /// Time between two steps of a container. PSI totals are brought up to date every two seconds (kernel/sched/psi.c, `PSI_FREQ`).
+    pub(super) interval: Micros,
+    /// The largest step, as a part of usage: a quarter of it in a minute.
+    pub(super) max_probe: f64,
+    /// The largest and the smallest step in bytes. The kernel tries sixteen times before it says `EAGAIN` (mm/vmscan.c,
+    /// `user_proactive_reclaim`): a large step that it cannot take costs CPU time.
+    pub(super) max_step: f64,
+    pub(super) min_step: f64,
+    /// So much is left in any container.
+    pub(super) keep: f64,
+    /// What may come back in a second, as a part of usage, before that is harm.
+    pub(super) harmless_refault: f64,
+    /// Nothing is taken for so long after harm, or where the kernel found little; doubled each time, up to the longest.
+    pub(super) first_pause: Micros,
+    pub(super) max_pause: Micros,
+    /// Anonymous memory goes to swap only while this part of swap is free: the rest is for when memory is short.
+    pub(super) swap_reserve: f64,
+    /// Containers that are taken from in one period: orders are carried out one after another, and limits of disks wait for them.
+    pub(super) orders: usize,
+}
+
+pub(super) const SAVING: SavingTuning = SavingTuning {
+    settle: Micros::secs(60),
+    interval: Micros::secs(3),
+    max_probe: 0.015,
+    max_step: (64 << 20) as f64,
+    min_step: (256 << 10) as f64,
+    keep: (8 << 20) as f64,
+    harmless_refault: 0.0005,
+    first_pause: Micros::secs(15),
+    max_pause: Micros::secs(600),
+    swap_reserve: 0.2,
+    orders: 8,
+};

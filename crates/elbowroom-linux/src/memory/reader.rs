@@ -45,6 +45,7 @@ impl MemoryReader {
             mem_free: meminfo.mem_free,
             mem_available: meminfo.mem_available.unwrap_or(meminfo.mem_free),
             swap_free: meminfo.swap_free,
+            swap_total: meminfo.swap_total,
             stalled: self.warnings.ok_or_warn(pressure).flatten().map(|pressure| pressure.some.total),
         }
     }
@@ -338,6 +339,7 @@ full avg10=0.00 avg60=0.00 avg300=0.00 total=0
                 mem_free: Bytes::gib(1),
                 mem_available: Bytes::gib(2),
                 swap_free: Bytes::mib(256),
+                swap_total: Bytes::mib(512),
                 stalled: Some(Micros(1500)),
             }
         );

@@ -27,6 +27,9 @@ const MAX_RECLAIM_REQUEST: Bytes = Bytes::mib(64);
 const MAX_TRANSIENT_RECLAIM: Bytes = Bytes::mib(32);
 /// What is set for the time of an order and no longer.
 const TRANSIENT_FILES: [&str; 3] = ["memory.limit_in_bytes", "memory.high", "memory.swappiness"];
+/// Why nothing is saved where there is no `memory.reclaim`.
+const NO_SAVING: &str =
+    "saving needs memory.reclaim (cgroup v2, Linux 5.19): every other way sets a limit for a moment";
 /// Less than this is not worth a poke.
 const MIN_RECLAIM: Bytes = Bytes::kib(64);
 
@@ -152,6 +155,11 @@ impl MemoryActuator {
         let Some((version, dir)) = self.layout.dir(CgroupController::Memory, path) else {
             return (OrderOutcome::Refused("no memory controller".into()), Bytes::ZERO);
         };
+        if order.saving
+            && let Some(why) = self.saving_obstacle(version, &dir, order, path)
+        {
+            return (OrderOutcome::Refused(why.to_owned()), Bytes::ZERO);
+        }
         let usage = || reader::usage(version, &dir).ok().flatten();
         let Some(before) = usage() else { return (OrderOutcome::Gone, Bytes::ZERO) };
         // Since this was ordered it may have given back a part of that, or all, as its view asked it to.
@@ -180,6 +188,23 @@ impl MemoryActuator {
         };
         let Some(after) = usage() else { return (OrderOutcome::Gone, before) };
         (outcome, before.saturating_sub(after))
+    }
+
+    /// Why nothing can be saved of a group in the way that was ordered.
+    fn saving_obstacle(
+        &self,
+        version: CgroupVersion,
+        dir: &CgroupDir<'_>,
+        order: &ReclaimRequest,
+        path: &Path,
+    ) -> Option<&'static str> {
+        if version == CgroupVersion::V1 || !dir.has("memory.reclaim") {
+            return Some(NO_SAVING);
+        }
+        let may_swap = || matches!(reader::group(&self.layout, path, free_swap()), Ok(Some(group)) if group.swap_room > Bytes::ZERO);
+        (!order.swap && self.takes_swappiness == Some(false) && may_swap()).then_some(
+            "swap is nearly full, and this kernel cannot be told to leave anonymous memory alone (Linux 6.7)",
+        )
     }
 }
 
@@ -222,6 +247,10 @@ fn reclaim_by_request(
             BoundedWrite::Complete => left = left.saturating_sub(step),
             BoundedWrite::Refused(Errno::INVAL) if files_only && swappiness.is_none() => {
                 *swappiness = Some(false);
+                // The next order finds out whether it may do without.
+                if order.saving {
+                    return OrderOutcome::Partly;
+                }
                 continue;
             }
             BoundedWrite::Refused(Errno::AGAIN | Errno::INTR) | BoundedWrite::TimedOut => {

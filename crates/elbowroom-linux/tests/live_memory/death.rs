@@ -32,6 +32,7 @@ fn part() {
         keep: Bytes::ZERO,
         swap: false,
         dead: false,
+        saving: false,
     };
     for _ in std::io::stdin().lines() {
         println!("{:?}", actuator.reclaim(&mut leases, &order, &path).outcome);

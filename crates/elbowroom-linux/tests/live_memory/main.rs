@@ -28,6 +28,7 @@ fn reclaim(amount: u64) -> ReclaimRequest {
         keep: Bytes::ZERO,
         swap: false,
         dead: false,
+        saving: false,
     }
 }
 

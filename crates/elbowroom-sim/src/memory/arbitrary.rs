@@ -67,6 +67,7 @@ fn claim(random: &mut SplitMix64, name: &str, mib: f64) -> Claim {
         lend: random.one_in(3).then(|| Percent::whole(random.below(101) as u16)),
         guaranteed: random.one_in(8),
         objective: None,
+        saving: None,
     };
     Claim {
         container: name.to_owned(),

@@ -357,6 +357,7 @@ impl<'a> MemorySimulator<'a> {
             mem_free: size(free),
             mem_available: size(free + cache),
             swap_free: size(swap),
+            swap_total: self.scenario.swap,
             stalled: self.scenario.stalls.then(|| time(self.node_stalled)),
         };
         let mut groups: Vec<(CgroupId, GroupMemory)> = Vec::new();

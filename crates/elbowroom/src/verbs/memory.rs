@@ -11,8 +11,12 @@ use elbowroom_govern::GovernorMode;
 use elbowroom_govern::memory::{ColourSource, ContainerMemoryStatus, MemoryDecision, PoolView};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use elbowroom_types::verdict::VerdictStatus;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
+
+/// How many containers are named of which nothing is saved, for each reason.
+const SAVING_NAMES: usize = 3;
 
 /// `elbowroom memory`.
 pub(crate) fn memory(run_dir: &Path, args: TableArgs) -> Result<String> {
@@ -44,8 +48,31 @@ fn text(report: &MemoryReport, style: TableStyle) -> String {
     text.push_str(&pool_table(&report.pools, style));
     text.push('\n');
     text.push_str(&container_table(&report.containers, style));
+    text.push_str(&saving_text(&report.containers));
     for alert in &report.alerts {
         let _ = write!(text, "\n{}", alert_text(alert));
+    }
+    text
+}
+
+/// What saving took together, and of which containers it takes nothing now, and why.
+fn saving_text(containers: &[ContainerMemory]) -> String {
+    let saving = || containers.iter().filter_map(|of| Some((of, of.status.saving.as_ref()?)));
+    if saving().next().is_none() {
+        return String::new();
+    }
+    let saved: Bytes = saving().map(|(_, saving)| saving.saved).sum();
+    let mut text = format!("\n{} saved\n", number_format::short_bytes(saved.get()));
+    let mut waiting: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (of, saving) in saving().filter(|(_, saving)| !saving.active) {
+        let name = clip(of.container.name.as_ref().unwrap_or(&of.container.id), 16);
+        waiting.entry(&saving.because).or_default().push(name);
+    }
+    for (why, names) in waiting {
+        let more = names.len().saturating_sub(SAVING_NAMES);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let names = names[..names.len().min(SAVING_NAMES)].join(", ");
+        let _ = writeln!(text, "nothing is taken of {names}{more}:\n    {}", clip(why, 400));
     }
     text
 }
@@ -75,7 +102,8 @@ fn pool_table(pools: &[PoolView], style: TableStyle) -> String {
 }
 
 fn container_table(containers: &[ContainerMemory], style: TableStyle) -> String {
-    let heading = [
+    let is_saving = containers.iter().any(|of| of.status.saving.is_some());
+    let mut heading = vec![
         ("CONTAINER", Align::Left, Keep::Always),
         ("DOING", Align::Left, Keep::Always),
         ("BY", Align::Left, Keep::Rank(5)),
@@ -86,9 +114,12 @@ fn container_table(containers: &[ContainerMemory], style: TableStyle) -> String 
         ("LENT", Align::Right, Keep::Rank(4)),
         ("KEPT", Align::Right, Keep::Rank(4)),
     ];
+    if is_saving {
+        heading.push(("SAVED", Align::Right, Keep::Rank(1)));
+    }
     let row = |of: &ContainerMemory| {
         let s = &of.status;
-        vec![
+        let mut cells = vec![
             clip(of.container.name.as_ref().unwrap_or(&of.container.id), 16),
             number_format::colour_name(s.colour).to_owned(),
             source_name(s.source).to_owned(),
@@ -101,7 +132,12 @@ fn container_table(containers: &[ContainerMemory], style: TableStyle) -> String 
             number_format::short_bytes(s.floor.get()),
             number_format::short_bytes(s.lent.get()),
             number_format::short_bytes(if s.enforced { s.protected.get() } else { 0 }),
-        ]
+        ];
+        if is_saving {
+            let saved = s.saving.as_ref().map(|saving| number_format::short_bytes(saving.saved.get()));
+            cells.push(saved.unwrap_or_else(|| "-".to_owned()));
+        }
+        cells
     };
     style.table(&heading, &containers.iter().map(row).collect::<Vec<_>>())
 }
@@ -166,6 +202,10 @@ pub(crate) fn memory_explanation(s: &ContainerMemoryStatus, now: Micros) -> Stri
     if s.failures > 0 {
         rows.push(("loans that hurt", s.failures.to_string()));
     }
+    rows.extend(s.saving.as_ref().map(|saving| {
+        let takes = if saving.active { "more is taken" } else { "nothing is taken" };
+        ("saved", format!("{}; {takes}: {}", saving.saved, saving.because))
+    }));
     rows.extend(s.exempt_reason.iter().map(|why| ("never taken", why.clone())));
     for (key, value) in rows {
         let _ = writeln!(text, "{key:<17} {value}");
@@ -203,7 +243,9 @@ fn percent(part: Option<f64>) -> String {
 mod tests {
     use super::*;
     use elbowroom_client::api::ContainerRef;
-    use elbowroom_govern::memory::{DecisionInputs, LendingState, MemoryAction, MemoryPressure};
+    use elbowroom_govern::memory::{
+        DecisionInputs, LendingState, MemoryAction, MemoryPressure, SavingStatus,
+    };
     use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
     use elbowroom_types::id::CgroupId;
     use elbowroom_types::probe::Colour;
@@ -238,6 +280,7 @@ mod tests {
             enforced: false,
             view_ceiling: Limit::At(Bytes::mib(980)),
             failures: 1,
+            saving: None,
             exempt_reason: None,
             decisions: vec![MemoryDecision {
                 at: Micros::secs(7),
@@ -284,6 +327,23 @@ mod tests {
             text.contains("STARVED        a-name-of-many-letters\n    it misses\\nits objective\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn what_is_saved_has_a_column_and_a_reason_where_saving_is_on() {
+        let mut report = report();
+        assert!(!text(&report, TableStyle::PLAIN).contains("SAVED"));
+        let saving = SavingStatus { saved: Bytes::mib(120), active: false, because: "it started now".into() };
+        report.containers[0].status.saving = Some(saving.clone());
+        let table = text(&report, TableStyle::PLAIN);
+        assert!(table.lines().all(|line| line.chars().count() < 80), "{table}");
+        assert!(table.contains("SAVED") && table.contains("\n120M saved\n"), "{table}");
+        assert!(table.contains("nothing is taken of a-name-of-many-~:\n    it started now\n"), "{table}");
+        let (now, status) = (Micros::secs(5), &mut report.containers[0].status);
+        assert!(memory_explanation(status, now).contains("120MiB; nothing is taken: it started now"));
+        status.saving = Some(SavingStatus { active: true, because: "nobody needs it".into(), ..saving });
+        assert!(memory_explanation(status, now).contains("120MiB; more is taken: nobody needs it"));
+        assert!(!text(&report, TableStyle::PLAIN).contains("nothing is taken"));
     }
 
     #[test]
