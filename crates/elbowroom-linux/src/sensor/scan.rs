@@ -10,7 +10,7 @@ use super::tenant::MAX_GROUPS_PER_TENANT;
 use super::tree::{GroupSlot, GroupTree, HierarchyInodes, MAX_HIERARCHIES};
 use super::{Sensor, duration};
 use crate::cgroup::{self, CgroupController, CgroupDir, CgroupVersion, v2};
-use crate::discover::ContainerDiscovery;
+use crate::discover::{ContainerDiscovery, StateStamp};
 use crate::root::ReadError;
 use crate::watch::CgroupEvent;
 use elbowroom_types::container::ContainerEngine;
@@ -309,7 +309,7 @@ impl Sensor {
     fn find_container(&mut self, slot: GroupSlot) {
         let entry = &self.tree[slot];
         if let Some((file, stamp)) = &entry.state
-            && ContainerDiscovery::stamp(&self.root, file) == Some(*stamp)
+            && StateStamp::of(&self.root, file) == Some(*stamp)
         {
             return;
         }
