@@ -2,7 +2,8 @@
 
 use super::supervision::{API, SERVER, SupervisionEnd, Supervisor};
 use super::watched_process::WatchedState;
-use crate::view_server::roles::{AgentRole, Handover, wait_readable};
+use crate::view_server::handover::Handover;
+use crate::view_server::roles::{AgentRole, wait_readable};
 use crate::view_server::service_manager::ServiceManager;
 use crate::view_server::slots::ShutdownMode;
 use crate::view_server::{image, pages, run_dir, session};

@@ -15,7 +15,8 @@ mod supervision;
 mod takeover;
 mod watched_process;
 
-use crate::view_server::roles::{AgentOptions, AgentRole, Handover};
+use crate::view_server::handover::{AgentOptions, Handover};
+use crate::view_server::roles::AgentRole;
 use crate::view_server::service_manager::{ServiceManager, StoredFds};
 use crate::view_server::slots::{DEFAULT_CAPACITY, ShutdownMode};
 use crate::view_server::{FuseError, image, run_dir, stop_signals};

@@ -1,8 +1,9 @@
 //! The supervisor's loop: starts what is to run, waits, looks after what runs, and guards the limits of a policy process that is gone.
 
 use super::watched_process::{WatchedProcess, WatchedState};
+use crate::view_server::handover::{AgentOptions, Handover};
 use crate::view_server::policy_silence::PolicySilence;
-use crate::view_server::roles::{AgentOptions, AgentRole, Handover};
+use crate::view_server::roles::AgentRole;
 use crate::view_server::service_manager::{AgentProgress, ServiceManager};
 use crate::view_server::slots::{ShutdownMode, Slots};
 use crate::view_server::{FuseError, session};

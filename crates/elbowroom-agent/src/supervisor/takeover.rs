@@ -1,7 +1,8 @@
 //! Taking the supervisor's role, and the mount and the memory: those of an agent before, or new ones.
 
 use super::watched_process::{REAP_TIMEOUT, warn_undead};
-use crate::view_server::roles::{AgentOptions, AgentRole, Handover, RoleLock, wait_readable};
+use crate::view_server::handover::{AgentOptions, Handover};
+use crate::view_server::roles::{AgentRole, RoleLock, wait_readable};
 use crate::view_server::service_manager::StoredFds;
 use crate::view_server::slots::{ShutdownMode, Slots};
 use crate::view_server::{FuseError, pages, run_dir, session};

@@ -1,6 +1,8 @@
 //! One process that the supervisor watches: adopted or started, signalled, waited for, and given up when it does not end.
 
-use crate::view_server::roles::{AgentRole, Backoff, Handover};
+use crate::view_server::backoff::Backoff;
+use crate::view_server::handover::Handover;
+use crate::view_server::roles::AgentRole;
 use elbowroom_linux::process;
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_send_signal};
