@@ -5,7 +5,7 @@
 
 use elbowroom_agent::view_server::abi::{FuseOp, FuseRequest, OUT_HEADER};
 use elbowroom_agent::view_server::host_files::HostFiles;
-use elbowroom_agent::view_server::server::FuseServer;
+use elbowroom_agent::view_server::fuse_server::FuseServer;
 use elbowroom_agent::view_server::slots::Slots;
 use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use libfuzzer_sys::fuzz_target;

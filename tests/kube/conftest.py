@@ -58,7 +58,7 @@ def cluster(scratch, strangers):
 def new_agent(scratch, strangers):
     """Makes agents, one after another in the same run directory."""
     program = binary("ELBOWROOM", "elbowroom")
-    config = f"[containers]\nexclude = {json.dumps(strangers)}\nlabels = "all"\n[doctor]\nenabled = false\n"
+    config = f"[containers]\nexclude = {json.dumps(strangers)}\nlabels = \"all\"\n[doctor]\nenabled = false\n"
     made = []
 
     def new():

@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from kit import cgroup, jvm
+from kit import jvm
 from kit.page import Page
 from kit.programs import Missing
 from kit.wait import PATIENCE, eventually

@@ -1,6 +1,12 @@
 //! The control protocol: one JSON request on a line, one JSON answer on a line, over `<run-dir>/agent.sock`. The command
 //! line speaks nothing else, so everything it shows is there for programs too.
 
+mod request;
+mod status;
+
+pub use request::{ControlRequest, LabelRequest, LaunchRequest, PrepareRequest};
+pub use status::{AgentMode, AgentPids, AgentStatus, DiskGovernorStats, HookStatus};
+
 use crate::change::Change;
 use crate::profile_store::StoredProfile;
 use elbowroom_govern::disk::{ContainerDiskStatus, DiskPolicy, DiskView};
@@ -12,125 +18,13 @@ use elbowroom_types::container::{ContainerEngine, Pod};
 use elbowroom_types::finding::DoctorFinding;
 use elbowroom_types::label::{ContainerLabels, RuntimeInjection};
 use elbowroom_types::lookup::ContainerNames;
-use elbowroom_types::probe::{Freshness, ProbeRecord, ProbeReport};
+use elbowroom_types::probe::{Freshness, ProbeReport};
 use elbowroom_types::sample::Usage;
 use elbowroom_types::unit::{Bytes, Micros};
 use elbowroom_types::verdict::Verdict;
 use elbowroom_view::rules::{View, ViewExplanation};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-
-/// What can be asked of the agent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ControlRequest {
-    /// Every container.
-    List,
-    /// The containers that ended within the last hour; answered as [`Self::List`] is.
-    Ended,
-    /// One container, by id, unique id prefix, name or cgroup path.
-    Show(String),
-    /// Why a container's view is what it is.
-    Explain(String),
-    /// Mount a container's view into it.
-    Attach(String),
-    /// Unmount it again, and leave the container alone from now on.
-    Detach(String),
-    /// Create the view of a container that is just being made; the caller mounts it.
-    Prepare(PrepareRequest),
-    /// What a container that is about to be made may be given beside its view; the caller gives it.
-    Launch(LaunchRequest),
-    /// Gives a container other labels than it was made with, until it is gone or somebody says otherwise.
-    Label(LabelRequest),
-    /// Gives a container the labels back that it was made with.
-    Unlabel(String),
-    /// What a container's application says of itself, told by somebody who may speak for it.
-    Probe {
-        /// As in [`Self::Show`].
-        container: String,
-        /// What it says.
-        record: ProbeRecord,
-    },
-    /// The governed disks, and the alerts that last.
-    Disks,
-    /// What memory is shared, and the alerts that last.
-    Memory,
-    /// What is wrong, and what was lately.
-    Alerts,
-    /// What the doctor found when the agent last had it look.
-    Findings,
-    /// The agent itself.
-    Status,
-    /// All of that at one moment: what screens, metrics and recordings are made of.
-    Snapshot,
-    /// The profiles that are kept.
-    Profiles,
-    /// One of them, by name.
-    Profile(String),
-}
-
-impl ControlRequest {
-    /// Whether the API server may ask it: what only tells, and what root may do over HTTP.
-    pub fn is_allowed_over_http(&self) -> bool {
-        match self {
-            Self::List
-            | Self::Ended
-            | Self::Show(_)
-            | Self::Explain(_)
-            | Self::Attach(_)
-            | Self::Detach(_)
-            | Self::Disks
-            | Self::Memory
-            | Self::Alerts
-            | Self::Findings
-            | Self::Status
-            | Self::Snapshot
-            | Self::Profiles
-            | Self::Profile(_) => true,
-            Self::Prepare(_) | Self::Launch(_) | Self::Probe { .. } | Self::Label(_) | Self::Unlabel(_) => {
-                false
-            }
-        }
-    }
-}
-
-/// Labels for a container that runs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LabelRequest {
-    /// As in [`ControlRequest::Show`].
-    pub container: String,
-    /// Who gives them; shown beside them.
-    pub by: String,
-    /// What whoever runs the node promises it. These count whatever `containers.labels` says.
-    #[serde(default)]
-    pub promised: BTreeMap<String, String>,
-    /// What its maker asks for: goes before what is promised, as far as `containers.labels` heeds it.
-    #[serde(default)]
-    pub asked: BTreeMap<String, String>,
-    /// How long they count, in seconds; as long as the container runs where it is not said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub for_seconds: Option<u64>,
-}
-
-/// A container that is about to run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PrepareRequest {
-    /// A process in the container's cgroup; 0 or 1: the process that asks.
-    pub pid: i32,
-}
-
-/// A container that is about to be made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LaunchRequest {
-    /// The engine's identifier.
-    pub id: String,
-    /// The name people use, where it is known.
-    pub name: Option<String>,
-    /// Its labels.
-    pub labels: BTreeMap<String, String>,
-}
 
 /// What the agent answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -500,114 +394,6 @@ pub struct PreparedView {
     /// Where the agent asks programs for memory: its directory for containers that have the host's `/dev`.
     #[serde(default)]
     pub pressure_dir: Option<PathBuf>,
-}
-
-/// How much of what it can do an agent does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum AgentMode {
-    /// All that its configuration asks for.
-    #[default]
-    Full,
-    /// Views, and nothing that speaks to programs of containers, limits them, or starts programs.
-    Views,
-}
-
-impl AgentMode {
-    /// What an agent in this mode may do, in one line.
-    pub const fn summary(self) -> &'static str {
-        match self {
-            Self::Full => {
-                "full: mounts views, measures, hears probes, asks for memory, runs hooks, and limits where told to"
-            }
-            Self::Views => "views: mounts views; no probes, governors, requests for memory, hooks or checks",
-        }
-    }
-}
-
-/// The agent's own state.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct AgentStatus {
-    /// Version of the program.
-    pub version: String,
-    /// What it may do.
-    #[serde(default)]
-    pub mode: AgentMode,
-    /// Process ids of supervisor, view server and policy process.
-    pub pids: AgentPids,
-    /// Where its files are.
-    pub run_dir: PathBuf,
-    /// Its configuration file; `None` where it has none.
-    #[serde(default)]
-    pub config: Option<PathBuf>,
-    /// How the host is sensed: `files` or `bpf`.
-    pub tier: String,
-    /// Containers known.
-    pub containers: usize,
-    /// Containers whose view is mounted.
-    pub attached: usize,
-    /// Ticks taken and missed since the policy process started.
-    pub ticks: u64,
-    /// Ticks that came too late to be taken.
-    pub ticks_missed: u64,
-    /// CPU time of the policy process, in microseconds.
-    pub cpu_usec: u64,
-    /// What the disk governor has been doing.
-    pub disk: DiskGovernorStats,
-    /// What the memory governor has been doing.
-    #[serde(default)]
-    pub memory: MemoryGovernorStats,
-    /// Who is told of alerts, and what became of it.
-    pub hooks: Vec<HookStatus>,
-}
-
-/// The disk governor's own counters, since the policy process started.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct DiskGovernorStats {
-    /// Measurements taken.
-    pub ticks: u64,
-    /// What the last of them took, in microseconds.
-    pub tick_usec: u64,
-    /// What the last decision took, in microseconds.
-    pub decide_usec: u64,
-    /// Limits of ours that are in force.
-    pub held: u64,
-    /// Attempts to change a limit that went through.
-    pub written: u64,
-    /// Attempts to change a limit that somebody else's value, the kernel, or the end of the container prevented.
-    pub not_written: u64,
-}
-
-/// What became of the alerts given to one hook.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct HookStatus {
-    /// The program, or the address without what may be secret in it.
-    pub hook: String,
-    /// Programs that ended well, posts that were taken.
-    pub delivered: u64,
-    /// Those that did not.
-    pub failed: u64,
-    /// Alerts it was too slow for.
-    pub dropped: u64,
-    /// Alerts that were over before they could be told without telling too often.
-    #[serde(default)]
-    pub expired: u64,
-}
-
-/// Process ids of the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct AgentPids {
-    /// Holds the device and the memory of views; restarts the others.
-    pub supervisor: i32,
-    /// Answers reads.
-    pub view_server: i32,
-    /// Senses and decides.
-    pub policy: i32,
 }
 
 /// The shortest thing that people call a container: its name, or the beginning of its id.

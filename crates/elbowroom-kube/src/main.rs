@@ -10,6 +10,7 @@
 
 mod agent;
 mod claims;
+mod controller;
 mod kube_events;
 mod node;
 mod node_condition;

@@ -71,18 +71,10 @@ pub struct GroupMemory {
     pub refault_file: Bytes,
     /// The same of anonymous memory, `workingset_refault_anon`.
     pub refault_anon: Bytes,
-    /// Refaults of pages that were in use when they went, `workingset_activate_*`; `None` where the kernel does not count it.
-    pub activate: Option<Bytes>,
-    /// Pages that reclaim looked at, `pgscan`; `None` where the kernel does not count it per cgroup (v1).
-    pub pgscan: Option<Bytes>,
-    /// Pages that reclaim took, `pgsteal`.
-    pub pgsteal: Option<Bytes>,
     /// Bytes read from disks, since the cgroup was made.
     pub rbytes: Bytes,
     /// Stalls, from `memory.pressure` and `io.pressure`; `None` where the kernel does not count them.
     pub stalls: Option<StallTotals>,
-    /// Times that it was at its hard limit: v1 `memory.failcnt`, v2 `memory.events` `max`.
-    pub max_events: u64,
     /// Times that nothing could be reclaimed for it: v2 `memory.events` `oom`; 0 on v1.
     pub oom: u64,
     /// Processes of it that the kernel killed for memory: `oom_kill`.

@@ -3,16 +3,19 @@
 //!
 //! Two processes with the same descriptors: the *holder* takes them from the runtime, finds the containers' view pages, and
 //! watches; the *answerer* answers, with a thread for each container, and asks nobody. Whichever dies, the other starts it anew, and what the dead one had taken and
-//! not answered is left to the kernel (`elbowroom_linux::seccomp::Record`). Only when both die at once do calls fail with
+//! not answered is left to the kernel (`elbowroom_linux::seccomp::NotificationLog`). Only when both die at once do calls fail with
 //! `ENOSYS`, unless a service manager holds the descriptors too. `docs/decisions/0028-seccomp-keeper.md`
 
 mod listener_thread;
 mod page_lookup;
+mod stored_fds;
 mod supervisor;
 mod wire;
 mod worker;
+mod worker_process;
 
-pub use supervisor::{main as hold, parse_listener_name};
+pub use stored_fds::parse_listener_name;
+pub use supervisor::main as hold;
 pub use wire::parse_process_state;
 pub use worker::main as answer;
 
@@ -29,6 +32,8 @@ use std::sync::Arc;
 pub(crate) const WORKER_VERB: &str = "keeper-answerer";
 /// Below the run directory: where runtimes bring descriptors.
 const SOCKET: &str = "keeper.sock";
+/// Most containers.
+const MAX_CONTAINERS: usize = 4_000;
 
 /// Where runtimes bring descriptors (`linux.seccomp.listenerPath`).
 pub(crate) fn socket_path(run_dir: &Path) -> PathBuf {

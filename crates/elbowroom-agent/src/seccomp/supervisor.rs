@@ -1,41 +1,32 @@
 //! The process that holds every descriptor, starts the one that answers, and sees to it that it does.
 
 use super::page_lookup::PageLookups;
-use super::{HandoverState, SeccompContainer, WORKER_VERB, socket_path, wire, worker};
+use super::stored_fds::{
+    RECORD_FD_NAME, is_managed, listener_name, notify_service_manager, store_fd, take_stored,
+};
+use super::worker_process::{KILL_TIMEOUT, SeccompWorker, kill_and_wait, start_worker};
+use super::{HandoverState, MAX_CONTAINERS, SeccompContainer, socket_path, wire, worker};
 use anyhow::{Context, Result, bail};
-use elbowroom_linux::seccomp::{NotificationLog, SeccompListener};
+use elbowroom_linux::seccomp::NotificationLog;
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::{new_file, process, signal};
-use elbowroom_types::unit::Micros;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::AsFd;
 use rustix::fs::Mode;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Signal;
 use sd_notify::NotifyState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What descriptors are called at the service manager: listeners this, and the container's slot, pid, when that started, and identifier.
-const LISTENER_PREFIX: &str = "listener-";
-const RECORD_FD_NAME: &str = "record";
-/// Most containers.
-const MAX_CONTAINERS: usize = 4_000;
 /// How often it is looked whether calls are answered and pages are kept.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a container's calls may wait while none of them is answered and the process that answers gives no sign.
 const HANG_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a process that was killed may take to be gone.
-const KILL_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the process that answers may leave a message lying.
-const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 /// As long as an answer of the agent is awaited.
 const ANSWER_POLL: Duration = Duration::from_millis(5);
 /// Descriptors that both processes may have: two for each container, and some.
@@ -113,22 +104,6 @@ struct SeccompSupervisor {
     /// Killed, and not gone.
     lingering: Vec<Child>,
     stopping: bool,
-}
-
-/// The process that answers.
-struct SeccompWorker {
-    child: Child,
-    channel: OwnedFd,
-    started_at: Instant,
-    /// When it was killed.
-    killed_at: Option<Instant>,
-}
-
-impl SeccompWorker {
-    fn kill(&mut self) {
-        let _ = self.child.kill();
-        self.killed_at.get_or_insert_with(Instant::now);
-    }
 }
 
 impl SeccompSupervisor {
@@ -446,115 +421,5 @@ impl SeccompSupervisor {
             kill_and_wait(&mut answerer.child);
         }
         tracing::info!(containers = self.state.containers.len(), "stopped");
-    }
-}
-
-/// Starts a process that answers and gives it everything.
-fn start_worker(kept: &HandoverState) -> Result<SeccompWorker> {
-    let (to, from) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    set_socket_timeout(&to, Timeout::Send, Some(SEND_TIMEOUT))?;
-    let child = Command::new("/proc/self/exe")
-        .arg(WORKER_VERB)
-        .current_dir("/")
-        .stdin(Stdio::from(from))
-        // Ctrl-C at a terminal is for the holder.
-        .process_group(0)
-        .spawn()
-        .context("starting the process that answers")?;
-    let mut answerer = SeccompWorker { child, channel: to, started_at: Instant::now(), killed_at: None };
-    if let Err(error) = wire::send_all(answerer.channel.as_fd(), kept) {
-        kill_and_wait(&mut answerer.child);
-        return Err(error);
-    }
-    Ok(answerer)
-}
-
-/// Kills it, and waits until it is gone, or could be.
-fn kill_and_wait(child: &mut Child) {
-    let _ = child.kill();
-    let until = Instant::now() + KILL_TIMEOUT;
-    while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn is_managed() -> bool {
-    std::env::var_os("NOTIFY_SOCKET").is_some()
-}
-
-fn notify_service_manager(state: &[NotifyState<'_>]) {
-    let _ = sd_notify::notify(state);
-}
-
-/// What a listener is called at the service manager: no colon or control character, at most 255 bytes (sd_notify(3)).
-fn listener_name(slot: usize, container: &SeccompContainer) -> String {
-    let SeccompContainer { id, pid, started, .. } = container;
-    let plain = |c: char| if c.is_ascii_graphic() && c != ':' { c } else { '-' };
-    let started = started.map_or_else(String::new, |Micros(usec)| format!(".{usec}"));
-    format!("{LISTENER_PREFIX}{slot}-{pid}{started}-{}", id.chars().map(plain).take(128).collect::<String>())
-}
-
-/// The service manager keeps it too, until its last process ends.
-fn store_fd(name: &str, fd: BorrowedFd<'_>) {
-    if is_managed() {
-        let state = [NotifyState::FdStore, NotifyState::FdName(name)];
-        if let Err(error) = sd_notify::notify_with_fds(&state, &[fd]) {
-            tracing::warn!(%error, name, "the service manager does not keep this descriptor");
-        }
-    }
-}
-
-/// What a keeper before left with the service manager.
-fn take_stored() -> (Option<NotificationLog>, BTreeMap<usize, SeccompContainer>) {
-    let (mut record, mut containers) = (None, BTreeMap::new());
-    for (fd, name) in crate::view_server::service_manager::take_listen_fds() {
-        if name == RECORD_FD_NAME {
-            record = NotificationLog::open(fd).ok();
-        } else if let Some((slot, container)) = listener(fd, &name) {
-            containers.insert(slot, container);
-        }
-    }
-    (record, containers)
-}
-
-fn listener(fd: OwnedFd, name: &str) -> Option<(usize, SeccompContainer)> {
-    let (slot, pid, started, id) = parse_listener_name(name)?;
-    let listener = Arc::new(SeccompListener::new(fd).ok()?);
-    (slot < MAX_CONTAINERS).then(|| {
-        (slot, SeccompContainer { id: id.to_owned(), pid, started, listener, page: None, page_checked: true })
-    })
-}
-
-/// What the name of a listener at the service manager says: slot, pid, when that started, identifier.
-pub fn parse_listener_name(name: &str) -> Option<(usize, i32, Option<Micros>, &str)> {
-    let mut words = name.strip_prefix(LISTENER_PREFIX)?.splitn(3, '-');
-    let (slot, process, id) = (words.next()?.parse().ok()?, words.next()?, words.next()?);
-    let (pid, started) = match process.split_once('.') {
-        Some((pid, usec)) => (pid, Some(Micros(usec.parse().ok()?))),
-        None => (process, None),
-    };
-    Some((slot, pid.parse().ok()?, started, id))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stored_listener_says_whose_it_is() {
-        let started = Some(Micros(61_230_000));
-        assert_eq!(parse_listener_name("listener-7-4711.61230000-web-1"), Some((7, 4711, started, "web-1")));
-        assert_eq!(parse_listener_name("listener-0-4711-a"), Some((0, 4711, None, "a")));
-        for bad in [
-            "record",
-            "listener-",
-            "listener-7-4711",
-            "listener-7--a",
-            "listener-x-1.2-a",
-            "listener-7-1.x-a",
-        ] {
-            assert_eq!(parse_listener_name(bad), None, "{bad}");
-        }
     }
 }

@@ -5,9 +5,9 @@
 use crate::view_server::abi::{FuseOp, FuseRequest};
 use crate::view_server::budget::Budgets;
 use crate::view_server::deferred::{DeferredQueue, DeferredRequest, NextDeferred};
+use crate::view_server::fuse_server::{FuseServer, serial_of};
+use crate::view_server::handover::Handover;
 use crate::view_server::host_files::HostFiles;
-use crate::view_server::roles::Handover;
-use crate::view_server::server::{FuseServer, serial_of};
 use crate::view_server::slots::Slots;
 use crate::view_server::{FuseError, abi, session};
 use rustix::io::Errno;

@@ -40,11 +40,15 @@
 
 pub mod abi;
 mod answer_threads;
+pub(crate) mod backoff;
 mod budget;
 mod deferred;
+pub mod fuse_server;
+pub(crate) mod handover;
 pub mod host_files;
 pub mod image;
 mod notifier;
+mod notifier_queue;
 pub mod pages;
 pub(crate) mod policy_silence;
 pub mod publisher;

@@ -11,7 +11,7 @@
 //! took [`SLOW_DROP`] is served by another thread from then on, at [`SLOW_SHARE`] of a CPU, until it was quick for [`SLOW_FOR`]. Its own
 //! pages are late, and nobody else's.
 
-use super::publisher::{LOCK_EXPECT, NotifierShared, lock, view_files};
+use super::notifier_queue::{LOCK_EXPECT, NotifierQueue, NotifierShared, lock, spawn, view_files};
 use crate::view_server::slots::{SlotHandle, SlotSnapshot};
 use crate::view_server::{FuseError, abi};
 use elbowroom_view::pages::tree;
@@ -213,7 +213,7 @@ pub(super) fn start(shared: &Arc<NotifierShared>) {
                 notifier.done.notify_all();
             }
         };
-        super::publisher::spawn("notifier", run);
+        spawn("notifier", run);
     }
 }
 
@@ -279,12 +279,7 @@ impl NotifierShared {
         }
     }
 
-    fn tell_slow(
-        &self,
-        slot: SlotHandle,
-        took: Duration,
-        work: MutexGuard<'_, super::publisher::NotifierQueue>,
-    ) {
+    fn tell_slow(&self, slot: SlotHandle, took: Duration, work: MutexGuard<'_, NotifierQueue>) {
         drop(work);
         let (view, took_ms) = (self.slots.name(slot).unwrap_or_default(), took.as_millis() as u64);
         tracing::debug!(view, took_ms, "dropping its pages takes long: apart from the others from now on");

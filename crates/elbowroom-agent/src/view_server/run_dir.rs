@@ -1,7 +1,7 @@
 //! The directories below the run directory: each is root's alone. Sockets for others are files of the run directory itself, which others may
 //! walk through (`docs/guide/install.md` lists them).
 
-use crate::view_server::roles::AgentOptions;
+use crate::view_server::handover::AgentOptions;
 use crate::view_server::session::{MountLine, mounts_on, unmount};
 use crate::view_server::{FuseError, PRESSURE_DIR};
 use elbowroom_client::control::labels_dir;

@@ -26,92 +26,30 @@
 //! - `a_reader_of_a_freed_slot_gets_nothing`: not the next container's numbers.
 //! - `a_page_read_before_the_swap_is_reported_by_it`: no page is cached that the notifier does not know about.
 
+mod header;
+mod layout;
 mod shared_memory;
 mod versions;
 mod words;
+
+pub(crate) use header::ShutdownMode;
+pub use header::ViewServerCounters;
+pub(crate) use layout::{DEFAULT_CAPACITY, MAX_CAPACITY, MAX_NAME};
 
 use crate::fnv::fnv1a;
 use crate::view_server::FuseError;
 use elbowroom_types::cpuset::MAX_CPUS;
 use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
+use layout::{
+    FACTS_WORDS, MAGIC, NAME_WORDS, PAGE_BITS, TIMES_WORDS, buffer_words, head, index_words, layout_id, slot,
+    slot_words, total_words,
+};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use shared_memory::SharedWords;
-use std::mem::size_of;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use versions::Versions;
 use words::{facts_bytes, load_facts, load_times, store_bytes};
-
-/// "ELBOWRM" and the layout's version: a program of another version refuses the memory instead of misreading it.
-const MAGIC: u64 = u64::from_be_bytes(*b"ELBOWRM\x03");
-/// Longest name of a container, in bytes; engines use 64.
-pub(crate) const MAX_NAME: usize = 128;
-/// How many containers one agent shows unless told otherwise. Slots never used cost address space only.
-pub(crate) const DEFAULT_CAPACITY: u32 = 4096;
-/// The most there can be; more than pids.
-pub(crate) const MAX_CAPACITY: u32 = 1 << 20;
-
-const FACTS_WORDS: usize = size_of::<ContainerSnapshot>() / 8;
-const TIMES_WORDS: usize = size_of::<CpuTimes>() / 8;
-const NAME_WORDS: usize = MAX_NAME / 8;
-const PAGE_BITS: usize = 64;
-
-/// Words of the header. One word each; everything not named here is zero.
-mod head {
-    pub(super) const MAGIC: usize = 0;
-    pub(super) const CAPACITY: usize = 1;
-    pub(super) const CPUS: usize = 2;
-    pub(super) const LAYOUT: usize = 3;
-    pub(super) const RESEND: usize = 4;
-    pub(super) const SHUTDOWN_MODE: usize = 5;
-    pub(super) const SERVER_STARTS: usize = 6;
-    pub(super) const HIGH_WATER: usize = 7;
-    pub(super) const REQUESTS: usize = 8;
-    pub(super) const RESENT: usize = 9;
-    pub(super) const FAILED: usize = 10;
-    pub(super) const ANSWERED: usize = 11;
-    pub(super) const HEARTBEAT: usize = 12;
-    /// Serials of containers that asked more than they may, each at the place of its number; 0 where none did.
-    pub(super) const OVERUSE: usize = 16;
-    pub(super) const OVERUSE_WORDS: usize = 64;
-    pub(super) const WORDS: usize = 512;
-}
-
-/// Words of a slot before its two buffers.
-mod slot {
-    pub(super) const LAST_SERIAL: usize = 0;
-    pub(super) const GENERATION: usize = 1;
-    pub(super) const READ: usize = 2;
-    pub(super) const OWNER: usize = 3;
-    pub(super) const NAME_LEN: usize = 4;
-    pub(super) const NAME: usize = 5;
-    pub(super) const SIZES: usize = NAME + super::NAME_WORDS;
-    pub(super) const BUFFERS: usize = SIZES + super::PAGE_BITS;
-}
-
-/// How much the view servers have done since the agent started, those that were killed included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ViewServerCounters {
-    /// Times a view server started.
-    pub server_starts: u64,
-    /// Requests answered.
-    pub requests: u64,
-    /// Of these, requests that an earlier server had read and not answered when it died.
-    pub resent: u64,
-    /// Pages that could not be rendered (a defect; the log has it).
-    pub failed: u64,
-}
-
-/// How the agent ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ShutdownMode {
-    /// Not at all.
-    None = 0,
-    /// Everything is taken away.
-    Stop = 1,
-    /// Its processes end, and the views stay for the next agent.
-    KeepViews = 2,
-}
 
 /// The mapping. Any number of threads and processes may read; see the module for who writes.
 pub struct Slots {
@@ -200,92 +138,6 @@ impl Slots {
     /// How many [`CpuTimes`] a slot has room for.
     pub fn cpus(&self) -> usize {
         self.cpus
-    }
-
-    /// How much the servers of this mount have done.
-    pub fn counters(&self) -> ViewServerCounters {
-        let at = |word: usize| self.words[word].load(Ordering::Relaxed);
-        ViewServerCounters {
-            server_starts: at(head::SERVER_STARTS),
-            requests: at(head::REQUESTS),
-            resent: at(head::RESENT),
-            failed: at(head::FAILED),
-        }
-    }
-
-    /// Whether the kernel can queue unanswered requests again.
-    pub(super) fn can_resend(&self) -> bool {
-        self.words[head::RESEND].load(Ordering::Relaxed) != 0
-    }
-
-    pub(crate) fn set_can_resend(&self, yes: bool) {
-        self.words[head::RESEND].store(u64::from(yes), Ordering::Relaxed);
-    }
-
-    /// What the agent has been told: whoever supervises now must go on with that.
-    pub(crate) fn shutdown_mode(&self) -> ShutdownMode {
-        match self.words[head::SHUTDOWN_MODE].load(Ordering::SeqCst) {
-            0 => ShutdownMode::None,
-            2 => ShutdownMode::KeepViews,
-            _ => ShutdownMode::Stop,
-        }
-    }
-
-    pub(crate) fn set_shutdown_mode(&self, ending: ShutdownMode) {
-        self.words[head::SHUTDOWN_MODE].store(ending as u64, Ordering::SeqCst);
-    }
-
-    /// Says that the policy process works.
-    pub(super) fn count_heartbeat(&self) {
-        self.words[head::HEARTBEAT].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How often it has said so.
-    pub(crate) fn heartbeats(&self) -> u64 {
-        self.words[head::HEARTBEAT].load(Ordering::Relaxed)
-    }
-
-    /// Notes that a container asks more than it may.
-    pub(super) fn note_overuse(&self, serial: u64) {
-        self.words[head::OVERUSE + serial as usize % head::OVERUSE_WORDS].store(serial, Ordering::Relaxed);
-    }
-
-    /// The containers that asked more than they may since this was called last; of many at once, some.
-    pub(crate) fn take_overuse(&self) -> Vec<SlotHandle> {
-        let words = &self.words[head::OVERUSE..head::OVERUSE + head::OVERUSE_WORDS];
-        words.iter().filter_map(|word| self.get(word.swap(0, Ordering::Relaxed))).collect()
-    }
-
-    pub(super) fn count_answered(&self) {
-        self.words[head::ANSWERED].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Requests that are done with, of those that [`ViewServerCounters::requests`] counts.
-    pub(super) fn answered(&self) -> u64 {
-        self.words[head::ANSWERED].load(Ordering::Relaxed)
-    }
-
-    /// Whether a view server died with requests that it had taken, and the kernel cannot queue them again.
-    pub(super) fn has_lost_requests(&self) -> bool {
-        !self.can_resend() && self.counters().requests != self.answered()
-    }
-
-    pub(super) fn count_server_start(&self) {
-        self.words[head::SERVER_STARTS].fetch_add(1, Ordering::SeqCst);
-        // What its predecessor had taken is asked for again, and counted again.
-        let requests = self.words[head::REQUESTS].load(Ordering::SeqCst);
-        self.words[head::ANSWERED].store(requests, Ordering::SeqCst);
-    }
-
-    pub(super) fn count_request(&self, resent: bool) {
-        self.words[head::REQUESTS].fetch_add(1, Ordering::Relaxed);
-        if resent {
-            self.words[head::RESENT].fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn count_render_failure(&self) {
-        self.words[head::FAILED].fetch_add(1, Ordering::Relaxed);
     }
 
     // ---- readers ----
@@ -548,29 +400,6 @@ impl Default for SlotSnapshot {
     fn default() -> Self {
         Self { generation: 0, facts: ContainerSnapshot::EMPTY, times: Vec::new() }
     }
-}
-
-fn buffer_words(cpus: usize) -> usize {
-    FACTS_WORDS + 1 + cpus * TIMES_WORDS
-}
-
-/// A whole number of cache lines, so that two containers never share one.
-fn slot_words(cpus: usize) -> usize {
-    (slot::BUFFERS + 2 * buffer_words(cpus)).next_multiple_of(8)
-}
-
-/// A whole number of pages: the index is scanned, and must not draw slots into memory.
-fn index_words(capacity: usize) -> usize {
-    (capacity * 2).next_multiple_of(512)
-}
-
-fn total_words(capacity: usize, cpus: usize) -> usize {
-    (head::WORDS + index_words(capacity) + slot_words(cpus) * capacity).next_multiple_of(512)
-}
-
-/// Changes whenever the structures that are copied through this memory do.
-fn layout_id() -> u64 {
-    (FACTS_WORDS << 32 | TIMES_WORDS << 16 | slot::BUFFERS) as u64
 }
 
 #[cfg(test)]

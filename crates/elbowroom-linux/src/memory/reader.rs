@@ -76,7 +76,8 @@ pub(super) fn group(
 ) -> Result<Option<GroupMemory>, ReadError> {
     let Some((version, dir)) = layout.dir(CgroupController::Memory, path) else { return Ok(None) };
     let Some(usage) = usage(version, &dir)? else { return Ok(None) };
-    let Some((stat, work)) = dir.parse("memory.stat", |text| parse_stat_and_reclaim(version, text))? else {
+    let Some((stat, refaults)) = dir.parse("memory.stat", |text| parse_stat_and_refaults(version, text))?
+    else {
         return Ok(None);
     };
     let mut memory = GroupMemory {
@@ -91,18 +92,14 @@ pub(super) fn group(
         unevictable: stat.unevictable,
         slab_reclaimable: stat.slab_reclaimable,
         swap: stat.swap,
-        refault_file: work.refault_file,
-        refault_anon: work.refault_anon,
-        activate: work.activate,
-        pgscan: work.pgscan,
-        pgsteal: work.pgsteal,
+        refault_file: refaults.file,
+        refault_anon: refaults.anon,
         rbytes: cgroup::io_stat(layout, path)?.iter().map(|row| row.rbytes).sum(),
         stalls: stalls(layout, path)?,
         ..GroupMemory::default()
     };
     match version {
         CgroupVersion::V1 => {
-            memory.max_events = dir.number("memory.failcnt")?.unwrap_or(0);
             memory.oom_kill =
                 dir.parse("memory.oom_control", |text| keyed_number_or_zero(text, "oom_kill"))?.unwrap_or(0);
             let mut most = MAX_GROUPS_PER_TENANT;
@@ -116,8 +113,7 @@ pub(super) fn group(
                     keyed_number_or_zero(&text, name)
                         .map_err(|e| ReadError::malformed(dir.path().join("memory.events"), e))
                 };
-                (memory.max_events, memory.oom, memory.oom_kill) =
-                    (event("max")?, event("oom")?, event("oom_kill")?);
+                (memory.oom, memory.oom_kill) = (event("oom")?, event("oom_kill")?);
             }
             memory.populated = v2::populated(&dir)?.unwrap_or(true);
             memory.swap_room = usable_swap_v2(layout, path, swap_free)?;
@@ -135,47 +131,35 @@ pub(super) fn usage(version: CgroupVersion, dir: &CgroupDir<'_>) -> Result<Optio
     Ok(dir.number(file)?.map(Bytes))
 }
 
-/// What reclaim did to a group, in bytes.
+/// Memory of a group that was reclaimed and came back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct ReclaimCounters {
-    refault_file: Bytes,
-    refault_anon: Bytes,
-    activate: Option<Bytes>,
-    pgscan: Option<Bytes>,
-    pgsteal: Option<Bytes>,
+struct Refaults {
+    file: Bytes,
+    anon: Bytes,
 }
 
-fn parse_stat_and_reclaim(
-    version: CgroupVersion,
-    text: &str,
-) -> Result<(MemoryStat, ReclaimCounters), Malformed> {
+fn parse_stat_and_refaults(version: CgroupVersion, text: &str) -> Result<(MemoryStat, Refaults), Malformed> {
     Ok(match version {
-        CgroupVersion::V1 => (v1::parse_memory_stat(text)?, parse_reclaim_counters(text, "total_")?),
-        CgroupVersion::V2 => (v2::parse_memory_stat(text)?, parse_reclaim_counters(text, "")?),
+        CgroupVersion::V1 => (v1::parse_memory_stat(text)?, parse_refaults(text, "total_")?),
+        CgroupVersion::V2 => (v2::parse_memory_stat(text)?, parse_refaults(text, "")?),
     })
 }
 
 /// The keys of `memory.stat` that only the governor reads. Before Linux 5.9 all refaults were of files.
-fn parse_reclaim_counters(text: &str, prefix: &str) -> Result<ReclaimCounters, Malformed> {
-    let mut work = ReclaimCounters::default();
+fn parse_refaults(text: &str, prefix: &str) -> Result<Refaults, Malformed> {
+    let mut refaults = Refaults::default();
     let page = rustix::param::page_size() as u64;
-    let grow = |slot: &mut Option<Bytes>, bytes| *slot = Some(slot.unwrap_or_default().saturating_add(bytes));
     for entry in flat_keyed(text) {
         let (key, pages) = entry?;
         let Some(key) = key.strip_prefix(prefix) else { continue };
         let bytes = Bytes(pages.saturating_mul(page));
         match key {
-            "workingset_refault_file" | "workingset_refault" => work.refault_file = bytes,
-            "workingset_refault_anon" => work.refault_anon = bytes,
-            "workingset_activate" | "workingset_activate_file" | "workingset_activate_anon" => {
-                grow(&mut work.activate, bytes);
-            }
-            "pgscan" => work.pgscan = Some(bytes),
-            "pgsteal" => work.pgsteal = Some(bytes),
+            "workingset_refault_file" | "workingset_refault" => refaults.file = bytes,
+            "workingset_refault_anon" => refaults.anon = bytes,
             _ => {}
         }
     }
-    Ok(work)
+    Ok(refaults)
 }
 
 /// On a hybrid host the same path of the unified hierarchy counts stalls, where the engine has made it.
@@ -305,10 +289,6 @@ unevictable 5000
 slab_reclaimable 6000
 workingset_refault_file 10
 workingset_refault_anon 20
-workingset_activate_file 3
-workingset_activate_anon 4
-pgscan 100
-pgsteal 60
 -- sys/fs/cgroup/pod/web/memory.events --
 low 0
 high 0
@@ -360,16 +340,12 @@ full avg10=0.00 avg60=0.00 avg300=0.00 total=0
                 swap_room: Bytes(60_000_000),
                 refault_file: Bytes(10 * page),
                 refault_anon: Bytes(20 * page),
-                activate: Some(Bytes(7 * page)),
-                pgscan: Some(Bytes(100 * page)),
-                pgsteal: Some(Bytes(60 * page)),
                 rbytes: Bytes(1024),
                 stalls: Some(StallTotals {
                     memory_some: Micros(70),
                     memory_full: Micros(60),
                     io_some: Micros(90)
                 }),
-                max_events: 5,
                 oom: 1,
                 oom_kill: 2,
                 populated: true,
@@ -379,12 +355,9 @@ full avg10=0.00 avg60=0.00 avg300=0.00 total=0
 
     #[test]
     fn what_the_kernel_does_not_count_is_absent_and_a_group_that_is_not_there_is_left_out() {
-        let bare = V2
-            .replace("pgscan 100\n", "")
-            .replace("workingset_activate_file 3\nworkingset_activate_anon 4\n", "");
-        let bare = bare.replace("sys/fs/cgroup/pod/web/io.pressure", "elsewhere");
+        let bare = V2.replace("sys/fs/cgroup/pod/web/io.pressure", "elsewhere");
         let group = read(&bare, "/pod/web").1.unwrap();
-        assert_eq!((group.pgscan, group.activate, group.stalls), (None, None, None));
+        assert_eq!(group.stalls, None);
         assert_eq!(read(V2, "/pod/none").1, None);
         // Malformed is not zero either.
         assert_eq!(read(&V2.replace("anon 200000000", "anon many"), "/pod/web").1, None);
@@ -408,9 +381,8 @@ full avg10=0.00 avg60=0.00 avg300=0.00 total=0
     #[test]
     fn v1_says_less_and_refaults_of_old_kernels_are_of_files() {
         let text = "cache 1\ntotal_cache 4096\ntotal_workingset_refault 3\nworkingset_refault 1\n";
-        let (stat, work) = parse_stat_and_reclaim(CgroupVersion::V1, text).unwrap();
+        let (stat, refaults) = parse_stat_and_refaults(CgroupVersion::V1, text).unwrap();
         let page = rustix::param::page_size() as u64;
-        assert_eq!((stat.file, work.refault_file), (Bytes(4096), Bytes(3 * page)));
-        assert_eq!((work.pgscan, work.activate), (None, None));
+        assert_eq!((stat.file, refaults.file), (Bytes(4096), Bytes(3 * page)));
     }
 }

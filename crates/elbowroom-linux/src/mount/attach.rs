@@ -1,27 +1,15 @@
-//! Carrying a [`MountPlan`] out, taking it back, and finding what is there.
+//! Carrying a [`MountPlan`] out: every mount of it, or none.
 
+use super::mount_calls::{copy_mount, id_of, move_mount, open_target, open_tree};
 use super::mountinfo::{MountEntry, MountTable, is_deleted};
 use super::namespace::{FileId, NamespaceRoot, Unmounter, file_id};
-use super::plan::{
-    BindMount, MountPlan, SkipReason, SkippedSurface, ViewDirectory, covered_filesystem, is_view, view_name,
-};
+use super::plan::{BindMount, MountPlan, SkipReason, SkippedSurface, ViewDirectory, covered_filesystem};
 use super::{MountError, SOURCE, uncovered};
-use crate::process;
-use elbowroom_types::id::DeviceNumber;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 use serde::Serialize;
-use std::collections::{BTreeSet, HashSet};
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::time::Duration;
-
-/// How often what is left is unmounted: a view may hide another one, and a container may mount meanwhile.
-const MAX_UNMOUNT_ROUNDS: usize = 16;
-/// How long the first container is waited for whose file systems do not answer, where all are detached; each further one less.
-const DETACH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What [`NamespaceRoot::attach`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -43,32 +31,6 @@ impl NamespaceRoot {
         attach_at(self, plan)
     }
 
-    /// Unmounts every view, stacked ones too, and says how many mounts that were; with a name only the view of that name, and not
-    /// that of another container that shares the mount namespace. [`MountError::Covered`]: something else is mounted over one,
-    /// which stays; all others are gone.
-    pub fn detach(&self, name: Option<&OsStr>) -> Result<usize, MountError> {
-        self.or_vanished(self.refuse_host())?;
-        let _lock = self.lock()?;
-        let before = views(&self.table()?, name).len();
-        if before == 0 {
-            return Ok(0);
-        }
-        self.enter(|unmounter| {
-            for round in 0.. {
-                let table = self.table()?;
-                let left = views(&table, name);
-                let Some(first) = left.first() else { break };
-                if round == MAX_UNMOUNT_ROUNDS || !unmount_visible(self, unmounter, &table, &left)? {
-                    return Err(MountError::Covered { target: first.mount_point.clone() });
-                }
-            }
-            if let Err(error) = self.withdraw_pressure_file(unmounter) {
-                tracing::warn!(because = %error, "the file that asks for memory stays in a container");
-            }
-            Ok(before)
-        })
-    }
-
     /// Refuses a target where a mount would show on the host too.
     pub fn refuse_shared(&self, target: &Path) -> Result<(), MountError> {
         match self.table()?.visible(target) {
@@ -76,88 +38,6 @@ impl NamespaceRoot {
             None => Ok(()),
         }
     }
-
-    /// The paths on which a view is mounted, each once.
-    pub fn attached(&self) -> Result<Vec<PathBuf>, MountError> {
-        let table = self.table()?;
-        let mut seen = HashSet::new();
-        let paths = views(&table, None).into_iter().map(|mount| mount.mount_point.clone());
-        Ok(paths.filter(|path| seen.insert(path.clone())).collect())
-    }
-}
-
-/// Unmounts every view, or that of a name, from the mount namespace of each of these processes of the cgroup `group`, and says how
-/// many mounts that were: a copy of the container's namespace (`unshare -m`, a sandbox of systemd's) keeps the views it was made with.
-/// Processes that vanish, and those in the host's namespace, have none. What fails in the first namespace is the error, which
-/// is the container's where its first process is in front; what fails in others is logged.
-pub fn detach_group(group: &str, pids: &[u32], name: Option<&OsStr>) -> Result<usize, MountError> {
-    let mut seen = HashSet::new();
-    let mut result = None;
-    for pid in pids {
-        let detached = NamespaceRoot::in_group(*pid, group).and_then(|place| {
-            let namespace = place.namespace()?;
-            if seen.contains(&namespace) {
-                return Ok(0);
-            }
-            let detached = place.detach(name);
-            // One that vanished may have left others there.
-            if !matches!(detached, Err(MountError::Vanished { .. })) {
-                seen.insert(namespace);
-            }
-            detached
-        });
-        match (detached, &mut result) {
-            (Err(MountError::Vanished { .. } | MountError::HostNamespace { .. }), _) => {}
-            (first, None) => result = Some(first),
-            (Ok(more), Some(Ok(sum))) => *sum += more,
-            (Ok(_), Some(Err(_))) => {}
-            (Err(error), Some(_)) => {
-                tracing::warn!(group, pid, because = %error, "views stay in a copy of a mount namespace");
-            }
-        }
-    }
-    result.unwrap_or(Ok(0))
-}
-
-/// Unmounts every view from all mount namespaces but the host's in which there is one of the file system `device`, and says how
-/// many namespaces that were: where nobody is left who knows the containers. What fails in one is logged, and no other process there
-/// is tried. A thread stays behind for each container whose file systems do not answer.
-pub fn detach_all(device: DeviceNumber) -> usize {
-    let (mut detached, mut left, mut looked) = (0, 0, HashSet::new());
-    for pid in process::all_pids() {
-        let Ok(place) = NamespaceRoot::of(pid) else { continue };
-        let Ok(sight) = place.sight() else { continue };
-        // A container has thousands of processes, and a table of megabytes: one look at each table.
-        if !looked.insert(sight) {
-            continue;
-        }
-        let table = place.table();
-        if matches!(table, Err(MountError::Vanished { .. })) {
-            looked.remove(&sight);
-        }
-        if !table.is_ok_and(|table| views(&table, None).iter().any(|mount| mount.device == device)) {
-            continue;
-        }
-        let (ended, end) = mpsc::channel();
-        std::thread::spawn(move || ended.send(place.detach(None)));
-        let because = match end.recv_timeout(DETACH_TIMEOUT / (1 + left)) {
-            Ok(Ok(_)) => {
-                detached += 1;
-                continue;
-            }
-            Ok(Err(MountError::HostNamespace { .. })) => continue,
-            // Others may be there.
-            Ok(Err(MountError::Vanished { .. })) => {
-                looked.remove(&sight);
-                continue;
-            }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "its file systems do not answer".to_owned(),
-        };
-        tracing::warn!(pid, because, "views stay in a container");
-        left += 1;
-    }
-    detached
 }
 
 /// What has to happen at one target.
@@ -421,16 +301,6 @@ fn copy_mounts(place: &NamespaceRoot, inside: &[&MountEntry]) -> Vec<(PathBuf, O
         .collect()
 }
 
-/// A detached copy of the mount whose root `fd` holds, to be made in the mount's own namespace.
-pub(super) fn copy_mount(fd: &OwnedFd, how: OpenTreeFlags) -> Result<OwnedFd, Errno> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_EMPTY_PATH
-        | OpenTreeFlags::AT_NO_AUTOMOUNT
-        | how;
-    rustix::mount::open_tree(fd, "", flags)
-}
-
 /// Takes away what this call has mounted, newest first. A stale view on top goes too: it answered nobody.
 fn roll_back(unmounter: &Unmounter, made: Vec<CompletedMount>) {
     for made in made.into_iter().rev() {
@@ -440,77 +310,4 @@ fn roll_back(unmounter: &Unmounter, made: Vec<CompletedMount>) {
             }
         }
     }
-}
-
-/// Unmounts of these views what walks to their mount points reach, layer by layer; says whether that was any.
-fn unmount_visible(
-    place: &NamespaceRoot,
-    unmounter: &Unmounter,
-    table: &MountTable,
-    views: &[&MountEntry],
-) -> Result<bool, MountError> {
-    let ids: HashSet<u64> = views.iter().map(|view| view.id).collect();
-    let targets: BTreeSet<&Path> = views.iter().map(|view| view.mount_point.as_path()).collect();
-    let mut any = false;
-    for target in targets {
-        for layer in table.stack(target).into_iter().take_while(|layer| ids.contains(&layer.id)) {
-            if !unmount_exactly(place, unmounter, layer)? {
-                break;
-            }
-            any = true;
-        }
-    }
-    Ok(any)
-}
-
-/// Unmounts `mount` if it is what a walk to its mount point reaches; says whether it did.
-pub(super) fn unmount_exactly(
-    place: &NamespaceRoot,
-    unmounter: &Unmounter,
-    mount: &MountEntry,
-) -> Result<bool, MountError> {
-    let error = |call, errno| MountError::of(call, &mount.mount_point, errno);
-    let fd = match place.open(&mount.mount_point) {
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(false),
-        opened => opened.map_err(|e| error("openat2", e))?,
-    };
-    if id_of(&fd, &mount.mount_point)?.mount != mount.id {
-        return Ok(false);
-    }
-    unmounter.unmount(fd.as_fd()).map_err(|e| error("umount2", e))?;
-    Ok(true)
-}
-
-/// Opens `target`, on which the mount table promised the mount `expect`.
-pub(super) fn open_target(place: &NamespaceRoot, target: &Path, expect: u64) -> Result<OwnedFd, MountError> {
-    let changed = || MountError::Changed { target: target.to_owned() };
-    let fd = place.open(target).map_err(|errno| match errno {
-        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::AGAIN => changed(),
-        errno => MountError::of("openat2", target, errno),
-    })?;
-    if id_of(&fd, target)?.mount == expect { Ok(fd) } else { Err(changed()) }
-}
-
-pub(super) fn id_of(fd: &OwnedFd, path: &Path) -> Result<FileId, MountError> {
-    file_id(fd.as_fd(), Path::new("")).map_err(|e| MountError::of("statx", path, e))
-}
-
-pub(super) fn open_tree(dir: BorrowedFd<'_>, source: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW
-        | OpenTreeFlags::AT_NO_AUTOMOUNT;
-    rustix::mount::open_tree(dir, source, flags)
-}
-
-pub(super) fn move_mount(tree: &OwnedFd, target: &OwnedFd, how: MoveMountFlags) -> Result<(), Errno> {
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH | how;
-    rustix::mount::move_mount(tree, "", target, "", flags)
-}
-
-/// The views in a mount table; with a name only those of that name.
-fn views<'a>(table: &'a MountTable, name: Option<&OsStr>) -> Vec<&'a MountEntry> {
-    let is_meant =
-        |mount: &&MountEntry| is_view(mount) && name.is_none_or(|name| view_name(mount) == Some(name));
-    table.iter().filter(is_meant).collect()
 }

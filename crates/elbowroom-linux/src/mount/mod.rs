@@ -29,6 +29,8 @@
 //! that is to end when it is killed leaves it nothing open.
 
 mod attach;
+mod detach;
+mod mount_calls;
 pub mod mountinfo;
 mod namespace;
 mod page;
@@ -36,7 +38,8 @@ mod plan;
 mod pressure;
 mod uncovered;
 
-pub use attach::{AttachReport, detach_all, detach_group};
+pub use attach::AttachReport;
+pub use detach::{detach_all, detach_group};
 pub use namespace::{EntryStage, MountNamespace, NamespaceRoot, own_namespace};
 pub use page::PAGE_TARGET;
 pub use plan::{BindMount, MountPlan, MountSurface, SkipReason, SkippedSurface, SurfaceTarget, prefetch};

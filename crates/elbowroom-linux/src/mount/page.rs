@@ -2,7 +2,8 @@
 //! container, and so that taking the view out takes it along.
 
 use super::MountError;
-use super::attach::{id_of, move_mount, open_target, open_tree, refuse_shared_below};
+use super::attach::refuse_shared_below;
+use super::mount_calls::{id_of, move_mount, open_target, open_tree};
 use super::mountinfo::{MountEntry, MountTable};
 use super::namespace::{NamespaceRoot, Unmounter, file_id, open_dir};
 use super::plan::{is_view, view_name};

@@ -16,7 +16,9 @@
 //! while the kernel copies what he reads to his memory, and that may be memory that never comes (userfaultfd(2), a file system of his
 //! own). Only a thread that may wait for good may have a [`PressureFifo`].
 
-use super::attach::{id_of, move_mount, open_target, refuse_shared_below, unmount_exactly};
+use super::attach::refuse_shared_below;
+use super::detach::unmount_exactly;
+use super::mount_calls::{id_of, move_mount, open_target};
 use super::mountinfo::{MountEntry, MountTable};
 use super::namespace::{NamespaceRoot, Unmounter, file_id, open_dir};
 use super::{MountError, SOURCE};

@@ -10,7 +10,7 @@
 //! show what was masked. The place is part of the view, so that the copies go when the view goes, whoever takes it away.
 
 use super::MountError;
-use super::attach::{copy_mount, move_mount, open_target};
+use super::mount_calls::{copy_mount, move_mount, open_target};
 use super::mountinfo::{MountEntry, MountTable};
 use super::namespace::NamespaceRoot;
 use super::plan::is_view;

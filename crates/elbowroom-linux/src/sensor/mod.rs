@@ -22,6 +22,7 @@
 mod available;
 mod details;
 mod disks;
+mod group;
 mod io_meter;
 mod meter;
 mod node_counters;

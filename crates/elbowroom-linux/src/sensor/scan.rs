@@ -1,22 +1,12 @@
-//! Which groups there are and how they are set: from directories and setting files, when something says they changed.
-//!
-//! Whether a group has processes (`populated`) costs differently by version. v2 keeps the answer for a whole subtree in
-//! `cgroup.events` and announces it. v1 has only lists of processes: a group is looked at when it is new, when somebody
-//! writes its `cgroup.procs`, when it has just been idle for the longest back-off, and when the rescan comes by; a group that
-//! uses CPU time is in use without a look. So on v1 a group whose processes moved out or ended counts as populated for
-//! some seconds more, which costs its siblings fair share and nothing else.
+//! Which groups there are: from directories, when something says they changed. What each one is: `group.rs`.
 
 use super::tenant::MAX_GROUPS_PER_TENANT;
 use super::tree::{GroupSlot, GroupTree, HierarchyInodes, MAX_HIERARCHIES};
 use super::{Sensor, duration};
-use crate::cgroup::{self, CgroupController, CgroupDir, CgroupVersion, v2};
-use crate::discover::ContainerDiscovery;
-use crate::root::ReadError;
+use crate::cgroup::{CgroupDir, CgroupVersion};
 use crate::watch::CgroupEvent;
-use elbowroom_types::container::ContainerEngine;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::HostEvent;
-use elbowroom_types::unit::Micros;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -254,7 +244,7 @@ impl Sensor {
 
     /// To be called before its directories are listed and its settings read: what is made or written in between is seen by one of the
     /// two.
-    fn watch_group(&mut self, slot: GroupSlot) {
+    pub(super) fn watch_group(&mut self, slot: GroupSlot) {
         let entry = &self.tree[slot];
         for (index, inode) in self.tree_hierarchies.iter().zip(entry.inodes).filter(|(_, inode)| *inode != 0)
         {
@@ -272,159 +262,6 @@ impl Sensor {
             }
         }
         self.tree.remove(slot, &mut self.budget)
-    }
-
-    /// A group that is new, or new in one of its hierarchies.
-    fn refresh_group(&mut self, slot: GroupSlot) {
-        self.watch_group(slot);
-        self.tree.meters[slot].close(&mut self.budget);
-        self.tree.due[slot] = Micros::ZERO;
-        self.close_details(self.tree[slot].group.id);
-        self.find_container(slot);
-        self.find_tenant(slot);
-        let entry = &self.tree[slot];
-        if !entry.visible && (entry.inodes[0] != 0 || entry.group.container.is_some()) {
-            self.make_visible(slot);
-        } else if entry.visible && self.tree.meters[slot].tracked.is_none() {
-            self.track(slot);
-        }
-        self.read_settings(slot);
-        self.read_population(slot);
-    }
-
-    /// Makes the group known to whom the events go, with everything above it.
-    fn make_visible(&mut self, slot: GroupSlot) {
-        let mut up = Some(slot);
-        while let Some(slot) = up.filter(|s| !self.tree[*s].visible) {
-            self.tree[slot].visible = true;
-            self.tree.mark(slot);
-            self.read_settings(slot);
-            self.track(slot);
-            up = self.tree[slot].parent;
-        }
-        self.tree.invalidate_order();
-    }
-
-    /// Asks whether the group is a container, unless what is known of it cannot have changed.
-    fn find_container(&mut self, slot: GroupSlot) {
-        let entry = &self.tree[slot];
-        if let Some((file, stamp)) = &entry.state
-            && ContainerDiscovery::stamp(&self.root, file) == Some(*stamp)
-        {
-            return;
-        }
-        let mut up = entry.parent;
-        let mut inside = false;
-        while let Some(slot) = up {
-            inside |= self.tree[slot].group.container.is_some();
-            up = self.tree[slot].parent;
-        }
-        let path = entry.group.path.trim_start_matches('/').to_owned();
-        let found = match self.discover.find(&self.root, &path, inside) {
-            Ok(found) => found,
-            Err(error) => {
-                // State that cannot be read must not take a running container away.
-                self.warnings.warn_once(&error);
-                return;
-            }
-        };
-        let found =
-            found.filter(|found| found.container.engine == ContainerEngine::Plain || self.made_by_root(slot));
-        let is_known = self.tree[slot].group.container.is_some();
-        let found = found.filter(|_| is_known || self.has_room_for_container(slot));
-        if let Some(account) = self.tree[slot]
-            .tenant
-            .filter(|_| found.is_some() && !is_known)
-            .and_then(|top| self.tree.account(top))
-        {
-            account.containers += 1;
-        }
-        let entry = &mut self.tree[slot];
-        match found {
-            Some(found) => {
-                entry.state = found.state;
-                if entry.group.container.as_ref() != Some(&found.container) {
-                    entry.group.container = Some(found.container);
-                    self.tree.mark(slot);
-                    self.machine.settings_changed();
-                    self.make_visible(slot);
-                }
-            }
-            // An engine deletes its files before the cgroup: once a container, it stays one until it is gone.
-            None => entry.state = None,
-        }
-    }
-
-    /// Whether only root can have made the group: a user to whom a cgroup was delegated names what he makes in it as he likes, also
-    /// as an engine would. The group itself may be a user's: that of a container with a user namespace is.
-    fn made_by_root(&self, slot: GroupSlot) -> bool {
-        let entry = &self.tree[slot];
-        let above = entry.path.parent().unwrap_or(Path::new(""));
-        let there = self.tree_hierarchies.iter().zip(entry.inodes).filter(|(_, inode)| *inode != 0);
-        there.into_iter().all(|(index, _)| {
-            let hierarchy = &self.layout.hierarchies()[*index];
-            CgroupDir::new(hierarchy, above).owner_uid()
-                == CgroupDir::new(hierarchy, Path::new("")).owner_uid()
-        })
-    }
-
-    pub(super) fn read_settings(&mut self, slot: GroupSlot) {
-        let Some(entry) = self.tree.get(slot).filter(|e| e.visible) else { return };
-        let warnings = &mut self.warnings;
-        let limits = cgroup::limits(&self.layout, &entry.path, |error| warnings.warn_once(error));
-        // A file that was absent may be there now.
-        self.tree.meters[slot].retry_absent(&mut self.budget);
-        self.tree.meters[slot].has_quota = limits.cpu_max.is_some_and(|max| max.quota.value().is_some());
-        let entry = &mut self.tree[slot];
-        if entry.group.limits != limits {
-            entry.group.limits = limits;
-            self.tree.mark(slot);
-            self.machine.settings_changed();
-        }
-    }
-
-    /// Looks whether the group has processes, and lets everything above it know.
-    fn read_population(&mut self, slot: GroupSlot) {
-        if self.tree.get(slot).is_none() {
-            return;
-        }
-        let mut at = slot;
-        loop {
-            let populated = self.population(at, at == slot);
-            let changed = self.tree.set_populated(at, populated);
-            if changed {
-                self.tree.mark(at);
-            }
-            match self.tree[at].parent {
-                Some(parent) if changed => at = parent,
-                _ => return,
-            }
-        }
-    }
-
-    fn population(&mut self, slot: GroupSlot, look: bool) -> bool {
-        let entry = &self.tree[slot];
-        let walked = entry.inodes.iter().position(|inode| *inode != 0).unwrap_or(0);
-        let hierarchy = &self.layout.hierarchies()[self.tree_hierarchies[walked]];
-        let dir = CgroupDir::new(hierarchy, &entry.path);
-        if hierarchy.version == CgroupVersion::V2 {
-            let answer = self.warnings.ok_or_warn(v2::populated(&dir)).flatten();
-            return answer.unwrap_or(slot == GroupTree::ROOT);
-        }
-        if look {
-            let any = self.warnings.ok_or_warn(has_processes(&dir)).flatten().unwrap_or(false);
-            self.tree[slot].own_processes = any;
-        }
-        let entry = &self.tree[slot];
-        entry.own_processes || entry.children.iter().any(|child| self.tree[*child].group.populated)
-    }
-
-    /// A tick found the group using CPU time.
-    pub(super) fn mark_populated(&mut self, slot: GroupSlot) {
-        if !self.tree.meters[slot].populated {
-            self.tree.set_populated(slot, true);
-            self.tree.mark(slot);
-        }
     }
 
     /// The groups that are gone, then those that are new or changed, parents first.
@@ -447,30 +284,6 @@ impl Sensor {
             *slot = CgroupDir::new(&self.layout.hierarchies()[*index], path).inode().unwrap_or(0);
         }
         inodes
-    }
-
-    /// Whether some container is kept to a part of the online CPUs.
-    pub(super) fn any_narrow_cpuset(&self) -> bool {
-        let online = &self.node.online;
-        self.layout.index(CgroupController::Cpuset).is_some()
-            && (0..self.tree.slots()).filter_map(|slot| self.tree.get(slot)).any(|entry| {
-                entry.group.container.is_some()
-                    && entry.group.limits.cpuset.is_some_and(|set| set.intersection(online) != *online)
-            })
-    }
-}
-
-/// Whether `cgroup.procs` has a line. The kernel of v1 sorts the whole list for that; it keeps it for a second.
-fn has_processes(dir: &CgroupDir<'_>) -> cgroup::ReadResult<bool> {
-    let file = crate::root::if_present(dir.open("cgroup.procs"))?;
-    let Some(file) = file else { return Ok(None) };
-    let mut buffer = [0u8; 32];
-    match rustix::io::read(&file, &mut buffer) {
-        Ok(n) => Ok(Some(n > 0)),
-        Err(rustix::io::Errno::NODEV) => Ok(None),
-        Err(source) => {
-            Err(ReadError::Io { operation: "reading", path: dir.path().join("cgroup.procs"), source })
-        }
     }
 }
 

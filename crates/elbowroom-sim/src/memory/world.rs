@@ -58,13 +58,10 @@ struct SimMemoryContainer<'a> {
     served: f64,
     offered: f64,
     refault: f64,
-    activate: f64,
-    pgsteal: f64,
     rbytes: f64,
     memory_some: f64,
     memory_full: f64,
     io_some: f64,
-    max_events: u64,
     oom_kill: u64,
     protection: f64,
     view_ceiling: Limit<Bytes>,
@@ -367,9 +364,8 @@ impl<'a> MemorySimulator<'a> {
                 GroupMemory { usage: size(used), populated: true, ..GroupMemory::default() },
             ));
         }
-        let v2 = self.scenario.kernel == MemcgVersion::V2;
         let cells = self.containers.iter().enumerate();
-        groups.extend(cells.map(|(i, cell)| (id(i), cell.sample(v2, self.scenario.stalls, size(swap)))));
+        groups.extend(cells.map(|(i, cell)| (id(i), cell.sample(self.scenario.stalls, size(swap)))));
         MemoryTick { now: self.now, node, groups }
     }
 
@@ -407,13 +403,10 @@ impl<'a> SimMemoryContainer<'a> {
             served: 0.0,
             offered: 0.0,
             refault: 0.0,
-            activate: 0.0,
-            pgsteal: 0.0,
             rbytes: 0.0,
             memory_some: 0.0,
             memory_full: 0.0,
             io_some: 0.0,
-            max_events: 0,
             oom_kill: 0,
             protection: 0.0,
             view_ceiling: Limit::Max,
@@ -437,7 +430,6 @@ impl<'a> SimMemoryContainer<'a> {
     fn take(&mut self, amount: f64) -> f64 {
         let taken = amount.min(self.cache).max(0.0);
         self.cache -= taken;
-        self.pgsteal += taken;
         taken
     }
 
@@ -467,7 +459,6 @@ impl<'a> SimMemoryContainer<'a> {
         self.ever_cached = (self.ever_cached + missed * (1.0 - before)).min(data);
         self.rbytes += missed;
         self.refault += missed * before;
-        self.activate += missed * before * self.active * 0.1;
         let lately = (touched * 10.0 / SLICE_SECONDS / self.cache.max(1.0)).min(1.0);
         self.active += 0.1 * (lately - self.active);
         let waiting = self.served * program.miss_seconds * (1.0 - hits);
@@ -487,7 +478,6 @@ impl<'a> SimMemoryContainer<'a> {
         let room = max - self.usage();
         let (anon, cache) = (anon.max(0.0), missed.min((data - self.cache).max(0.0)));
         if anon + cache > room {
-            self.max_events += u64::from(room < f64::INFINITY && max.is_finite());
             // It makes room in itself, coldest first, which leaves as much as before.
             let own = (anon - room).clamp(0.0, self.cache);
             self.take(own);
@@ -508,7 +498,7 @@ impl<'a> SimMemoryContainer<'a> {
         self.had = self.had.max(self.usage());
     }
 
-    fn sample(&self, v2: bool, stalls: bool, swap_room: Bytes) -> GroupMemory {
+    fn sample(&self, stalls: bool, swap_room: Bytes) -> GroupMemory {
         let size = |x: f64| Bytes(x.max(0.0) as u64);
         let stalls = stalls.then(|| StallTotals {
             memory_some: time(self.memory_some),
@@ -525,12 +515,8 @@ impl<'a> SimMemoryContainer<'a> {
             swap: size(self.swap),
             swap_room,
             refault_file: size(self.refault),
-            activate: v2.then(|| size(self.activate)),
-            pgscan: v2.then(|| size(self.pgsteal / 0.8)),
-            pgsteal: v2.then(|| size(self.pgsteal)),
             rbytes: size(self.rbytes),
             stalls,
-            max_events: self.max_events,
             oom_kill: self.oom_kill,
             populated: self.running,
             ..GroupMemory::default()

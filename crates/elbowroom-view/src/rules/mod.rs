@@ -27,14 +27,18 @@
 //! - `no_event_whatever_its_numbers_can_panic`
 //! - `changes_tell_the_whole_story`
 
+mod bounds;
 mod calm;
 pub mod cpu;
 mod explain;
+mod explain_view;
 pub mod hierarchy;
 pub mod memory;
 mod policy;
 mod slots;
 mod tick;
+mod tick_cpu;
+mod tick_memory;
 mod views;
 pub mod waterfill;
 

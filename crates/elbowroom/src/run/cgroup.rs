@@ -4,13 +4,13 @@
 //! processes are left. A cgroup whose lock is free belongs to nobody: where it is empty too, whoever comes by may remove it. So
 //! a runner that was killed leaves nothing for good, and a cgroup that is just being made is not mistaken for a leftover.
 
+use super::hierarchies::{PARENT, RunCgroupVersion, RunHierarchies, RunHierarchy, read};
 use super::labels::{self, RunLabels};
 use super::limits::RunLimits;
 use super::private_agent;
 use anyhow::{Context, bail, ensure};
 use elbowroom_client::control::labels_dir;
 use elbowroom_linux::bounded;
-use elbowroom_linux::mount::mountinfo::{MountTable, MountTableBounds};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, PidfdFlags};
@@ -22,36 +22,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The cgroup that holds all others.
-const PARENT: &str = "elbowroom";
-
-/// What limits and view pages are made of. The hierarchy of cgroup v2 is used even without controllers: it has pressure.
-const CONTROLLERS: [&str; 7] = ["cpu", "cpuacct", "cpuset", "memory", "blkio", "io", "pids"];
-
 /// How long a process that has ended may still be listed.
 const EXIT_GRACE: Duration = Duration::from_millis(200);
-
-/// Version of a hierarchy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RunCgroupVersion {
-    /// Several hierarchies, controllers fixed at mount.
-    V1,
-    /// One hierarchy, controllers enabled level by level.
-    V2,
-}
-
-/// One mounted cgroup hierarchy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RunHierarchy {
-    root: PathBuf,
-    /// Which kind it is.
-    pub(crate) version: RunCgroupVersion,
-    controllers: BTreeSet<String>,
-}
-
-/// The hierarchies of this machine that have something we use.
-#[derive(Clone, Debug)]
-pub(crate) struct RunHierarchies(Vec<RunHierarchy>);
 
 /// The cgroups of one run. Dropping it removes nothing, [`RunCgroup::remove`] does.
 #[derive(Debug)]
@@ -71,73 +43,6 @@ pub(crate) struct CgroupInUse {
     pub(crate) group: RunCgroup,
     dir: PathBuf,
     processes: usize,
-}
-
-impl RunHierarchies {
-    /// Reads this process's mount table.
-    pub(crate) fn read() -> anyhow::Result<Self> {
-        let path = Path::new("/proc/self/mountinfo");
-        let file = std::fs::File::open(path).context("/proc/self/mountinfo")?;
-        let table = MountTable::read(file, MountTableBounds::HOST, path)?;
-        let mut found: Vec<RunHierarchy> = Vec::new();
-        let mut devices = BTreeSet::new();
-        for mount in table.iter() {
-            let version = match mount.fstype.as_str() {
-                "cgroup" => RunCgroupVersion::V1,
-                "cgroup2" => RunCgroupVersion::V2,
-                _ => continue,
-            };
-            let visible = table.visible(&mount.mount_point).is_some_and(|top| top.id == mount.id);
-            // The same hierarchy can be mounted more than once, in parts too; only its root will do.
-            if !visible
-                || mount.root != Path::new("/")
-                || !devices.insert((mount.device.major, mount.device.minor))
-            {
-                continue;
-            }
-            let root = mount.mount_point.clone();
-            let names: Vec<String> = match version {
-                RunCgroupVersion::V1 => mount.super_options().map(str::to_owned).collect(),
-                RunCgroupVersion::V2 => {
-                    read(&root.join("cgroup.controllers"))?.split_whitespace().map(str::to_owned).collect()
-                }
-            };
-            let controllers: BTreeSet<String> =
-                names.into_iter().filter(|name| CONTROLLERS.contains(&name.as_str())).collect();
-            if version == RunCgroupVersion::V2 || !controllers.is_empty() {
-                found.push(RunHierarchy { root, version, controllers });
-            }
-        }
-        ensure!(!found.is_empty(), "no cgroup hierarchy is mounted: mount one at /sys/fs/cgroup");
-        Ok(Self(found))
-    }
-
-    /// The hierarchy that has `controller`.
-    pub(crate) fn hierarchy_with(&self, controller: &str) -> Option<&RunHierarchy> {
-        self.0.iter().find(|hierarchy| hierarchy.has(controller))
-    }
-
-    fn dirs(&self, name: &str) -> Vec<PathBuf> {
-        self.0.iter().map(|hierarchy| hierarchy.root.join(PARENT).join(name)).collect()
-    }
-
-    #[cfg(test)]
-    pub(super) fn of(hierarchies: Vec<RunHierarchy>) -> Self {
-        Self(hierarchies)
-    }
-}
-
-impl RunHierarchy {
-    /// Whether `controller` is one of its own.
-    pub(crate) fn has(&self, controller: &str) -> bool {
-        self.controllers.contains(controller)
-    }
-
-    #[cfg(test)]
-    pub(super) fn new(root: &str, version: RunCgroupVersion, controllers: &[&str]) -> Self {
-        let controllers = controllers.iter().map(|name| (*name).to_owned()).collect();
-        Self { root: root.into(), version, controllers }
-    }
 }
 
 impl RunCgroup {
@@ -445,10 +350,6 @@ fn child_dirs(dir: &Path) -> Vec<PathBuf> {
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
         .map(|entry| entry.path())
         .collect()
-}
-
-fn read(path: &Path) -> anyhow::Result<String> {
-    bounded::file_text(path, bounded::KERNEL_FILE).with_context(|| path.display().to_string())
 }
 
 fn write(path: &Path, value: &str) -> anyhow::Result<()> {

@@ -2,7 +2,8 @@
 //! its own, that holds the run's lock and removes the cgroups with the last process.
 
 use super::FORWARDED_SIGNALS;
-use super::cgroup::{self, RunCgroup, RunHierarchies};
+use super::cgroup::{self, RunCgroup};
+use super::hierarchies::RunHierarchies;
 use anyhow::Context;
 use clap::Args;
 use elbowroom_linux::signal;

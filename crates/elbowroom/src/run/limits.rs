@@ -1,6 +1,6 @@
 //! Limits as people write them, and what that is in the files of a cgroup.
 
-use super::cgroup::{RunCgroupVersion, RunHierarchies, RunHierarchy};
+use super::hierarchies::{RunCgroupVersion, RunHierarchies, RunHierarchy};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use elbowroom_linux::root::Root;

@@ -8,6 +8,7 @@
 pub(crate) mod cgroup;
 pub(crate) mod cgroup_reaper;
 pub(crate) mod child;
+mod hierarchies;
 pub(crate) mod labels;
 pub(crate) mod limits;
 pub(crate) mod private_agent;
@@ -15,7 +16,7 @@ mod probe;
 
 use crate::verbs::probe::PROBE_SOCKET_ENV;
 use anyhow::Context;
-use cgroup::{RunCgroup, RunHierarchies};
+use cgroup::RunCgroup;
 use clap::Args;
 use elbowroom_agent::engines::oci::injection;
 use elbowroom_agent::probes::settings::ProbeSettings;
@@ -26,6 +27,7 @@ use elbowroom_linux::signal;
 use elbowroom_linux::signal::{ReceivedSignal, SignalFd};
 use elbowroom_types::label::RuntimeInjection;
 use elbowroom_types::launch;
+use hierarchies::RunHierarchies;
 use labels::RunLabels;
 use limits::RunLimits;
 use private_agent::PrivateAgent;

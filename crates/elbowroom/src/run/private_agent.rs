@@ -5,7 +5,8 @@
 //! the cgroups and ends the agent. Where the attendant itself was killed, the runner ends the agent; where both were, the next
 //! `elbowroom run` does.
 
-use super::cgroup::{RunCgroup, RunHierarchies};
+use super::cgroup::RunCgroup;
+use super::hierarchies::RunHierarchies;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use elbowroom_agent::lifecycle;

@@ -1,0 +1,373 @@
+//! A request becomes an answer, from a slot and the host's own text.
+//!
+//! Every request gets an answer, also one that is malformed, unknown or makes a page panic: a request without an answer
+//! is a process in a container that hangs for good. Everything that would change something is refused with `EROFS`.
+
+use crate::view_server::abi;
+use crate::view_server::abi::{FOREVER, FuseOp, FuseRequest, NodeAttr, NodeKind, ReadWindow};
+use crate::view_server::host_files::HostFiles;
+use crate::view_server::rendered::{RenderedPage, RenderedPages};
+use crate::view_server::slots::{SlotHandle, SlotSnapshot, Slots};
+use elbowroom_types::unit::Micros;
+use elbowroom_view::pages::view_node::ViewNode;
+use elbowroom_view::pages::{render, tree};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Bits of a node id below the serial.
+const NODE_BITS: u32 = 24;
+const NODE_MASK: u64 = (1 << NODE_BITS) - 1;
+/// How long the name of something that comes and goes (containers, CPUs) may be taken to mean the same thing, seconds.
+const NAME_TTL_SECS: u64 = 1;
+
+/// One thread's worth of server. Public for tests and fuzzing: [`FuseServer::answer`] needs no mount.
+pub struct FuseServer<'a> {
+    slots: &'a Slots,
+    host: HostFiles,
+    snapshot: SlotSnapshot,
+    rendered: RenderedPages,
+}
+
+/// What a file or directory is, after its id was taken apart.
+#[derive(Clone, Copy)]
+enum NodeTarget {
+    Mount,
+    View(SlotHandle, ViewNode),
+}
+
+impl<'a> FuseServer<'a> {
+    /// A server of these slots whose pages quote the host files that `host` reads.
+    pub fn new(slots: &'a Slots, host: HostFiles) -> Self {
+        Self { slots, host, snapshot: SlotSnapshot::default(), rendered: RenderedPages::default() }
+    }
+
+    /// Writes the answer to a request to `out`. False when the kernel wants none.
+    pub fn answer(&mut self, request: &FuseRequest<'_>, out: &mut Vec<u8>) -> bool {
+        if request.op == FuseOp::Silent {
+            return false;
+        }
+        let answered = answer_or_error(out, request.unique, |out| self.write_reply(request, out));
+        if answered == Err(Errno::IO) {
+            self.slots.count_render_failure();
+            let node = request.nodeid & NODE_MASK;
+            tracing::error!(node, op = ?request.op, because = "its page panicked, which is a defect", "a reader gets EIO");
+        }
+        true
+    }
+
+    fn write_reply(&mut self, request: &FuseRequest<'_>, out: &mut Vec<u8>) -> Result<(), Errno> {
+        match request.op {
+            FuseOp::Lookup(name) => self.lookup(request.nodeid, name, out),
+            FuseOp::GetAttr => {
+                let attr = self.attr(request.nodeid, self.resolve_node(request.nodeid)?)?;
+                abi::put_attr(out, attr, FOREVER);
+                Ok(())
+            }
+            FuseOp::ReadLink => {
+                let NodeTarget::View(_, node) = self.resolve_node(request.nodeid)? else {
+                    return Err(Errno::INVAL);
+                };
+                out.extend_from_slice(node.link_target().ok_or(Errno::INVAL)?.as_bytes());
+                Ok(())
+            }
+            FuseOp::Read(window) => self.read(request.nodeid, window, out),
+            // A handle would be state. Directories are answered, because ENOSYS there means that their entries may be
+            // cached, and containers come and go.
+            FuseOp::OpenDir => {
+                self.resolve_node(request.nodeid)?;
+                abi::put_open(out);
+                Ok(())
+            }
+            FuseOp::ReadDir(window) => self.read_dir(request.nodeid, window, out),
+            FuseOp::StatFs => {
+                abi::put_statfs(out);
+                Ok(())
+            }
+            FuseOp::Release | FuseOp::Destroy | FuseOp::Silent => Ok(()),
+            FuseOp::Mutate => Err(Errno::ROFS),
+            // Open: there is no need of it (FUSE_NO_OPEN_SUPPORT), and the kernel will not ask again.
+            FuseOp::Open | FuseOp::Unsupported(_) => Err(Errno::NOSYS),
+            // The handshake was before our time.
+            FuseOp::Init(_) => Err(Errno::PROTO),
+            FuseOp::Malformed(_) => Err(Errno::INVAL),
+        }
+    }
+
+    fn resolve_node(&self, nodeid: u64) -> Result<NodeTarget, Errno> {
+        if nodeid == abi::ROOT_ID {
+            return Ok(NodeTarget::Mount);
+        }
+        let slot = serial_of(nodeid).and_then(|serial| self.slots.get(serial)).ok_or(Errno::STALE)?;
+        let node = ViewNode::from_bits((nodeid & NODE_MASK) as u32).ok_or(Errno::STALE)?;
+        Ok(NodeTarget::View(slot, node))
+    }
+
+    fn lookup(&mut self, parent: u64, name: &[u8], out: &mut Vec<u8>) -> Result<(), Errno> {
+        let (slot, node) = match self.resolve_node(parent)? {
+            NodeTarget::Mount => (self.slots.find(name).ok_or(Errno::NOENT)?, ViewNode::ROOT),
+            NodeTarget::View(slot, dir) => {
+                self.snapshot(slot)?;
+                let name = std::str::from_utf8(name).map_err(|_| Errno::NOENT)?;
+                let node = tree::lookup(dir, name, &self.snapshot.facts).ok_or(Errno::NOENT)?;
+                if !self.host_has(node) {
+                    return Err(Errno::NOENT);
+                }
+                (slot, node)
+            }
+        };
+        let attr = self.attr(nodeid(slot, node), NodeTarget::View(slot, node))?;
+        // Containers, CPUs and NUMA nodes come and go; other names mean the same for as long as their directory does.
+        let name_secs = if node == ViewNode::Root || node.may_vanish() { NAME_TTL_SECS } else { FOREVER };
+        abi::put_entry(out, attr, name_secs, FOREVER);
+        Ok(())
+    }
+
+    fn attr(&mut self, ino: u64, target: NodeTarget) -> Result<NodeAttr, Errno> {
+        let (kind, size) = match target {
+            NodeTarget::Mount => (NodeKind::Dir, 0),
+            NodeTarget::View(slot, node) => match (kind_of(node), node.link_target()) {
+                (NodeKind::File, _) => (NodeKind::File, self.size(slot, node)?),
+                (kind, target) => (kind, target.map_or(0, |target| target.len() as u32)),
+            },
+        };
+        // As procfs does: the time of asking.
+        let time = clock_gettime(ClockId::Realtime).tv_sec as u64;
+        Ok(NodeAttr { ino, size: size.into(), kind, time })
+    }
+
+    /// A page's size, as measured when its container was added. Pages without a bit are as long as they always were.
+    fn size(&mut self, slot: SlotHandle, node: ViewNode) -> Result<u32, Errno> {
+        match node.page_bit() {
+            Some(bit) => self.slots.size(slot, bit).ok_or(Errno::STALE),
+            None => {
+                self.snapshot(slot)?;
+                let host = self.host_text(node);
+                Ok(render::size(node, &self.snapshot.facts, &host))
+            }
+        }
+    }
+
+    fn read(&mut self, nodeid: u64, window: ReadWindow, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let (slot, node) = match self.resolve_node(nodeid)? {
+            NodeTarget::View(slot, node) if kind_of(node) == NodeKind::File => (slot, node),
+            _ => return Err(Errno::ISDIR),
+        };
+        // The bit before the numbers: see `Slots::mark_read`.
+        if let Some(bit) = node.page_bit() {
+            self.slots.mark_read(slot, bit);
+        }
+        let generation = self.slots.generation(slot).ok_or(Errno::STALE)?;
+        // The size of a page without a bit stays as it is.
+        let size = node.page_bit().map(|bit| self.slots.size(slot, bit).ok_or(Errno::STALE)).transpose()?;
+        let now = clock_gettime(ClockId::Boottime);
+        let now = Micros(now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000);
+        let kept = self.rendered.get(slot, node, generation, now);
+        if let Some(text) = kept.filter(|text| size.is_none_or(|size| size as usize == text.len())) {
+            out.extend_from_slice(in_window(text, window));
+            return Ok(());
+        }
+        let size = size.map_or_else(|| self.size(slot, node), Ok)?;
+        self.snapshot(slot)?;
+        let host = self.host_text(node);
+        let SlotSnapshot { generation, facts, times } = &self.snapshot;
+        let text = render::render(node, facts, times, &host, now, size);
+        out.extend_from_slice(in_window(&text, window));
+        let page = RenderedPage { generation: *generation, rendered_at: now, text };
+        self.rendered.insert(slot, node, page);
+        Ok(())
+    }
+
+    fn read_dir(&mut self, dir: u64, window: ReadWindow, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let limit = out.len() + (window.size as usize).min(128 << 10);
+        // Cookies: 1 and 2 for the two that every directory has, then three more than an entry's place.
+        let skip = usize::try_from(window.offset).unwrap_or(usize::MAX);
+        for (cookie, name) in [(1, &b"."[..]), (2, b"..")].into_iter().skip(skip) {
+            if !abi::put_dirent(out, limit, dir, cookie, NodeKind::Dir, name) {
+                return Ok(());
+            }
+        }
+        let first = skip.saturating_sub(2);
+        match self.resolve_node(dir)? {
+            NodeTarget::Mount => {
+                for (place, slot) in self.slots.iter_from(first) {
+                    let Some(name) = self.slots.name(slot) else { continue };
+                    let id = nodeid(slot, ViewNode::ROOT);
+                    if !abi::put_dirent(out, limit, id, place as u64 + 3, NodeKind::Dir, name.as_bytes()) {
+                        break;
+                    }
+                }
+            }
+            NodeTarget::View(slot, node) if node.is_dir() => {
+                self.snapshot(slot)?;
+                let children = tree::children(node, &self.snapshot.facts);
+                for (place, (name, child)) in children.iter().enumerate().skip(first) {
+                    if !self.host_has(*child) {
+                        continue;
+                    }
+                    let id = nodeid(slot, *child);
+                    let cookie = place as u64 + 3;
+                    if !abi::put_dirent(out, limit, id, cookie, kind_of(*child), name.as_bytes()) {
+                        break;
+                    }
+                }
+            }
+            NodeTarget::View(..) => return Err(Errno::NOTDIR),
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self, slot: SlotHandle) -> Result<(), Errno> {
+        self.slots.snapshot(slot, &mut self.snapshot).ok_or(Errno::STALE)
+    }
+
+    /// What this host lacks, its containers lack.
+    fn host_has(&self, node: ViewNode) -> bool {
+        tree::host_path(node).is_none_or(|path| self.host.exists(&path))
+    }
+
+    /// The host's text for a page; empty where the page needs none, or where the host file went away.
+    fn host_text(&mut self, node: ViewNode) -> String {
+        // Pages of single CPUs are many and read once: they do not stay open.
+        let keep = !matches!(node, ViewNode::CpuFile(..));
+        tree::host_path(node).and_then(|path| self.host.read(&path, keep).ok()).unwrap_or_default()
+    }
+}
+
+/// The part of a page that was asked for.
+fn in_window(page: &[u8], window: ReadWindow) -> &[u8] {
+    let start = usize::try_from(window.offset).unwrap_or(usize::MAX).min(page.len());
+    let end = start.saturating_add(window.size as usize).min(page.len());
+    &page[start..end]
+}
+
+fn kind_of(node: ViewNode) -> NodeKind {
+    match node {
+        _ if node.is_dir() => NodeKind::Dir,
+        _ if node.link_target().is_some() => NodeKind::Link,
+        _ => NodeKind::File,
+    }
+}
+
+/// Writes an answer, or an error instead of it: also when making the answer panics, which is [`Errno::IO`].
+fn answer_or_error(
+    out: &mut Vec<u8>,
+    unique: u64,
+    body: impl FnOnce(&mut Vec<u8>) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let mut result = Err(Errno::IO);
+    // Nothing of what a panic leaves half done is used again: the answer is replaced, the snapshot is taken anew.
+    let _ = catch_unwind(AssertUnwindSafe(|| abi::reply(out, unique, |out| result = body(out))));
+    if let Err(errno) = result {
+        abi::reply_error(out, unique, errno);
+    }
+    result
+}
+
+/// The id of a container's node: the same in every process, now and after any restart.
+pub(super) fn nodeid(slot: SlotHandle, node: ViewNode) -> u64 {
+    slot.serial << NODE_BITS | u64::from(node.to_bits())
+}
+
+/// The serial of the container that a node belongs to; `None` for the mount itself.
+pub(super) fn serial_of(nodeid: u64) -> Option<u64> {
+    Some(nodeid >> NODE_BITS).filter(|serial| *serial != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_view::pages::snapshot::ContainerSnapshot;
+
+    fn errno_of(out: &[u8]) -> i32 {
+        i32::from_ne_bytes(*out[4..].first_chunk().unwrap())
+    }
+
+    /// What a server of one container, `c1`, whose host has no files, answers: errno, or the length of the body.
+    fn ask(nodeid: impl Fn(SlotHandle) -> u64, op: FuseOp<'_>) -> Result<usize, i32> {
+        let slots = Slots::create(4, 1).unwrap();
+        let slot = slots.add("c1", 0, &[24; 64], &ContainerSnapshot::EMPTY, &[]).unwrap();
+        let empty = tempfile::tempdir().unwrap();
+        let mut out = Vec::new();
+        let request = FuseRequest { unique: 7, nodeid: nodeid(slot), op };
+        assert!(FuseServer::new(&slots, HostFiles::new(empty.path())).answer(&request, &mut out));
+        match errno_of(&out) {
+            0 => Ok(out.len() - abi::OUT_HEADER),
+            errno => Err(-errno),
+        }
+    }
+
+    #[test]
+    fn a_page_that_panics_is_an_error_and_not_the_end() {
+        let mut out = Vec::new();
+        let answered = answer_or_error(&mut out, 7, |out| {
+            out.extend_from_slice(b"half a page");
+            panic!("on purpose");
+        });
+        assert_eq!((answered, out.len(), errno_of(&out)), (Err(Errno::IO), 16, -Errno::IO.raw_os_error()));
+    }
+
+    #[test]
+    fn every_kind_of_request_gets_its_answer() {
+        let window = ReadWindow { offset: 0, size: 4096, direct: false };
+        let root = |_: SlotHandle| abi::ROOT_ID;
+        let view = |slot| nodeid(slot, ViewNode::ROOT);
+        let page = |slot| nodeid(slot, ViewNode::CpuOnline);
+        assert_eq!(ask(root, FuseOp::GetAttr), Ok(104));
+        assert_eq!(ask(root, FuseOp::Lookup(b"c1")), Ok(128));
+        assert_eq!(ask(root, FuseOp::Lookup(b"c2")), Err(libc::ENOENT));
+        assert_eq!(ask(view, FuseOp::Lookup(b"proc")), Ok(128));
+        assert_eq!(ask(view, FuseOp::Lookup(b"\xff")), Err(libc::ENOENT));
+        assert_eq!(ask(page, FuseOp::Read(window)), Ok(24));
+        assert_eq!(ask(page, FuseOp::Read(ReadWindow { offset: 20, size: 4096, direct: false })), Ok(4));
+        assert_eq!(
+            ask(page, FuseOp::Read(ReadWindow { offset: u64::MAX, size: u32::MAX, direct: true })),
+            Ok(0)
+        );
+        assert_eq!(ask(view, FuseOp::Read(window)), Err(libc::EISDIR));
+        assert_eq!(ask(page, FuseOp::ReadDir(window)), Err(libc::ENOTDIR));
+        let link = |slot| nodeid(slot, ViewNode::CpuOfNode(0, 12));
+        assert_eq!(ask(link, FuseOp::ReadLink), Ok("../../cpu/cpu12".len()));
+        assert_eq!(ask(page, FuseOp::ReadLink), Err(libc::EINVAL));
+        assert_eq!(ask(view, FuseOp::OpenDir), Ok(16));
+        assert_eq!(ask(page, FuseOp::Open), Err(libc::ENOSYS));
+        assert_eq!(ask(page, FuseOp::Mutate), Err(libc::EROFS));
+        assert_eq!(ask(page, FuseOp::Malformed(15)), Err(libc::EINVAL));
+        assert_eq!(ask(page, FuseOp::Unsupported(99)), Err(libc::ENOSYS));
+        assert_eq!(ask(|_| 5 << NODE_BITS | 1, FuseOp::GetAttr), Err(libc::ESTALE));
+        assert_eq!(ask(|slot| nodeid(slot, ViewNode::ROOT) | NODE_MASK, FuseOp::GetAttr), Err(libc::ESTALE));
+    }
+
+    #[test]
+    fn what_the_host_lacks_is_not_there() {
+        let proc = |slot| nodeid(slot, ViewNode::Proc);
+        assert_eq!(ask(proc, FuseOp::Lookup(b"meminfo")), Err(libc::ENOENT));
+        assert_eq!(ask(proc, FuseOp::Lookup(b"uptime")), Ok(128));
+    }
+
+    #[test]
+    fn a_directory_reads_in_pieces_of_any_size() {
+        let slots = Slots::create(8, 1).unwrap();
+        for i in 0..5 {
+            slots.add(&format!("container{i}"), 0, &[0; 64], &ContainerSnapshot::EMPTY, &[]).unwrap();
+        }
+        let mut server = FuseServer::new(&slots, HostFiles::new("/nowhere"));
+        let (mut out, mut offset, mut names) = (Vec::new(), 0, Vec::new());
+        loop {
+            let op = FuseOp::ReadDir(ReadWindow { offset, size: 64, direct: false });
+            server.answer(&FuseRequest { unique: 1, nodeid: abi::ROOT_ID, op }, &mut out);
+            let mut entries = &out[abi::OUT_HEADER..];
+            if entries.is_empty() {
+                break;
+            }
+            while let Some(head) = entries.first_chunk::<24>() {
+                offset = u64::from_ne_bytes(*head[8..].first_chunk().unwrap());
+                let len = u32::from_ne_bytes(*head[16..].first_chunk().unwrap()) as usize;
+                names.push(String::from_utf8(entries[24..24 + len].to_vec()).unwrap());
+                entries = &entries[(24 + len).next_multiple_of(8)..];
+            }
+        }
+        let expected = [".", "..", "container0", "container1", "container2", "container3", "container4"];
+        assert_eq!(names, expected);
+    }
+}

@@ -1,0 +1,213 @@
+//! Which cgroups are containers, and what people call them: from the cgroup's path and the engine's state files alone. No
+//! engine is asked; one that hangs or is gone changes nothing.
+//!
+//! | path | engine |
+//! |---|---|
+//! | `/docker/<64hex>`, `docker-<64hex>.scope` | Docker |
+//! | `cri-containerd-<id>.scope`, `nerdctl-<id>.scope`, `/kubepods/…/pod<uid>/<id>` | containerd |
+//! | `/<namespace>/<id>`, if containerd has such a task | containerd |
+//! | `<64hex>` below another parent | whoever has state files for it: Docker, Podman |
+//! | `libpod-<id>`, `libpod-<id>.scope`; `<service>/libpod-payload-<id>` (split cgroups, Quadlet) | Podman |
+//! | `crio-<id>`, `crio-<id>.scope` | CRI-O |
+//! | `<slice>:<prefix>:<id>`: a path for systemd, taken literally by a runtime without it | the prefix's |
+//! | `lxc.payload.<name>`; before LXC 4 `/lxc/<name>` | LXC, and Incus and LXD, which are built on it |
+//! | `machine.slice/systemd-nspawn@<name>.service`; `machine-<name>.scope`, if machined calls it a container | systemd-nspawn |
+//! | `/elbowroom/<name>` | `elbowroom run`, which leaves its labels in a file, too |
+//! | one the configuration names | plain |
+//!
+//! Names and labels are in files of the engines: Docker's below its data root, with `userns-remap` below `<uid>.<gid>` there; those of
+//! containers/storage (Podman, CRI-O) by storage driver, with a list of its own for containers that are removed when they end. LXC,
+//! Incus and nspawn have names and no labels. `paths.rs` reads the path, `docker.rs`, `containerd.rs`, `storage.rs` and `named.rs` the
+//! engines' files; `record.rs` makes a container of what they say.
+//!
+//! Only what root made counts: a user to whom a cgroup was delegated could call his own as he likes. Containers of users
+//! (rootless engines) are those that the configuration names.
+//!
+//! A cgroup inside a container (`…/libpod-<id>.scope/container`) is a part of that container, but one that an engine in it made
+//! (Docker in Docker, kind) is a container with a view of its own. Its name and labels are where no one but the outer container can
+//! vouch for them, so it has none, and governors take it for a part of the outer one. The pause container of a pod is none: nobody
+//! reads a view in it.
+//!
+//! Names and ids come from whoever may create containers, so they are hostile until shown otherwise: an id is ASCII
+//! letters, digits, `_`, `.`, `-` and never `.`-only, so it can stand in a path; a name loses control characters and its
+//! end beyond 128 characters.
+
+mod containerd;
+mod docker;
+mod named;
+mod paths;
+mod record;
+mod state_file;
+mod storage;
+#[cfg(test)]
+mod tests;
+
+pub use record::FoundContainer;
+pub use state_file::StateStamp;
+
+use crate::root::{ReadError, Root};
+use containerd::ContainerdFiles;
+use docker::DockerFiles;
+use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
+use elbowroom_types::glob;
+use elbowroom_types::label::{ContainerLabels, LabelPolicy};
+use paths::{PathClaim, path_claim, pod_uid};
+use record::{EngineRecord, printable};
+use std::path::{Path, PathBuf};
+use storage::StorageFiles;
+
+/// What an operator says of where containers are, beside the usual places.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerSources {
+    /// Patterns of cgroup paths that count as containers.
+    pub patterns: Vec<String>,
+    /// Where dockerd keeps its containers, where its configuration does not say.
+    pub docker_root: Option<PathBuf>,
+    /// Where containerd keeps what runs.
+    pub containerd_state: Option<PathBuf>,
+}
+
+/// Finds containers below one root.
+#[derive(Debug)]
+pub struct ContainerDiscovery {
+    plain: Vec<String>,
+    docker: DockerFiles,
+    containerd: ContainerdFiles,
+    storage: StorageFiles,
+    run_labels: Option<PathBuf>,
+    label_policy: LabelPolicy,
+    /// The one cgroup that can be a container.
+    only: Option<String>,
+}
+
+impl ContainerDiscovery {
+    /// `plain` are patterns of cgroup paths that count as containers: `*` and `?` within a component, `**` for any number of
+    /// components. `heed`: which labels count.
+    pub fn new(root: &Root, plain: &[String], docker_root: Option<&Path>, heed: LabelPolicy) -> Self {
+        Self {
+            plain: plain.to_vec(),
+            docker: DockerFiles::new(root, docker_root),
+            containerd: ContainerdFiles::new(),
+            storage: StorageFiles::new(root),
+            run_labels: None,
+            label_policy: heed,
+            only: None,
+        }
+    }
+
+    /// Looks for containerd's containers below `state` too.
+    pub fn with_containerd_state(mut self, state: Option<&Path>) -> Self {
+        if let Some(state) = state {
+            self.containerd.add(state);
+        }
+        self
+    }
+
+    /// Looks for labels of `elbowroom run` in `dir`: a JSON object each, in a file of the container's name.
+    pub fn with_run_labels(mut self, dir: Option<&Path>) -> Self {
+        self.run_labels = dir.map(Path::to_owned);
+        self
+    }
+
+    /// Takes no other cgroup than that at the path `only` for a container.
+    pub fn with_only(mut self, only: Option<&str>) -> Self {
+        self.only = only.map(|path| path.trim_start_matches('/').to_owned());
+        self
+    }
+
+    /// The container that the cgroup at `path` (from the hierarchy's root, without a leading slash) is, if it is one.
+    /// `inside`: a cgroup above it is a container already.
+    pub fn find(
+        &mut self,
+        root: &Root,
+        path: &str,
+        inside: bool,
+    ) -> Result<Option<FoundContainer>, ReadError> {
+        if self.only.as_deref().is_some_and(|only| only != path) {
+            return Ok(None);
+        }
+        if self.plain.iter().any(|pattern| glob::matches(pattern, path)) {
+            let id = format!("/{}", printable(path, usize::MAX).unwrap_or_default());
+            let container = ContainerIdentity {
+                id,
+                name: None,
+                engine: ContainerEngine::Plain,
+                pod: None,
+                labels: ContainerLabels::default(),
+            };
+            return Ok(Some(FoundContainer { container, state: None }));
+        }
+        match path_claim(path) {
+            None => Ok(None),
+            Some(claim) if inside => Ok(nested(claim, pod_uid(path))),
+            Some(claim) => self.resolve_claim(root, claim, pod_uid(path)),
+        }
+    }
+
+    fn resolve_claim(
+        &mut self,
+        root: &Root,
+        claim: PathClaim<'_>,
+        uid: Option<String>,
+    ) -> Result<Option<FoundContainer>, ReadError> {
+        match claim {
+            PathClaim::Named(engine, id) => {
+                let known = self.engine_record(root, engine, &id)?.unwrap_or_default();
+                Ok(known.into_found(engine, &id, uid))
+            }
+            PathClaim::Machine(name) => {
+                let known = named::machine(root, &name)?;
+                Ok(known.and_then(|known| known.into_found(ContainerEngine::Nspawn, &name, uid)))
+            }
+            PathClaim::Task { namespace, id } => {
+                let known = self.containerd.record(root, namespace, id, self.label_policy)?;
+                Ok(known.and_then(|known| known.into_found(ContainerEngine::Containerd, id, uid)))
+            }
+            PathClaim::HexId(id) => {
+                for engine in [ContainerEngine::Docker, ContainerEngine::Containerd, ContainerEngine::Podman]
+                {
+                    if let Some(known) = self.engine_record(root, engine, id)? {
+                        return Ok(known.into_found(engine, id, uid));
+                    }
+                }
+                // Inside a pod it is certainly a container, and containerd is what names them so.
+                match uid {
+                    Some(_) => Ok(EngineRecord::default().into_found(ContainerEngine::Containerd, id, uid)),
+                    None => Ok(None),
+                }
+            }
+        }
+    }
+
+    /// What an engine's files say about a container; `None` when they do not know it.
+    fn engine_record(
+        &mut self,
+        root: &Root,
+        engine: ContainerEngine,
+        id: &str,
+    ) -> Result<Option<EngineRecord>, ReadError> {
+        let heed = self.label_policy;
+        match engine {
+            ContainerEngine::Docker => self.docker.record(root, id, heed),
+            ContainerEngine::Containerd => self.containerd.record(root, "k8s.io", id, heed),
+            ContainerEngine::Podman => self.storage.podman(root, id, heed),
+            ContainerEngine::Crio => self.storage.crio(root, id, heed),
+            ContainerEngine::Elbowroom => {
+                named::run_container(root, self.run_labels.as_deref(), id).map(Some)
+            }
+            ContainerEngine::Lxc | ContainerEngine::Nspawn => Ok(Some(EngineRecord::named(id))),
+            ContainerEngine::Plain => Ok(None),
+        }
+    }
+}
+
+/// A container in a container, by its path alone: a file of the host about this id would be another container's.
+fn nested(claim: PathClaim<'_>, uid: Option<String>) -> Option<FoundContainer> {
+    let (engine, id) = match claim {
+        PathClaim::Named(engine, id) => (engine, id),
+        PathClaim::HexId(id) if uid.is_some() => (ContainerEngine::Containerd, id.into()),
+        PathClaim::HexId(_) | PathClaim::Task { .. } | PathClaim::Machine(_) => return None,
+    };
+    let labels = ContainerLabels { governors: Some(false), ..ContainerLabels::default() };
+    EngineRecord { labels, ..EngineRecord::default() }.into_found(engine, &id, uid)
+}

@@ -1,0 +1,125 @@
+//! Files of containers/storage, which Podman and CRI-O keep their containers in: lists of names, and bundles, by storage driver.
+
+use super::record::{EngineRecord, OciBundleConfig, parse_labels};
+use super::state_file::{StateStamp, read_json, read_json_stamped};
+use crate::root::{ReadError, Root};
+use elbowroom_types::label::LabelPolicy;
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// Where containers/storage (Podman, CRI-O) keeps what stays and what is gone with a boot, where its configuration does not say.
+const STORAGE_ROOTS: [&str; 2] = ["var/lib/containers/storage", "run/containers/storage"];
+/// Its configuration, an administrator's and a package's.
+const STORAGE_CONFIGS: [&str; 2] = ["etc/containers/storage.conf", "usr/share/containers/storage.conf"];
+/// Its drivers: each has a directory of containers below a root.
+const STORAGE_DRIVERS: [&str; 4] = ["overlay", "vfs", "btrfs", "zfs"];
+/// The lists in it: the second is of containers that are removed when they end.
+const STORAGE_LISTS: [&str; 2] = ["containers.json", "volatile-containers.json"];
+
+/// What containers/storage keeps on one host.
+#[derive(Debug)]
+pub(super) struct StorageFiles {
+    roots: Vec<PathBuf>,
+    /// The names in its lists by file, read again when they change.
+    lists: HashMap<PathBuf, (StateStamp, HashMap<String, String>)>,
+}
+
+impl StorageFiles {
+    /// Below the usual roots, and those that its configuration names.
+    pub(super) fn new(root: &Root) -> Self {
+        Self { roots: storage_roots(root), lists: HashMap::new() }
+    }
+
+    /// The first name containers/storage has for an id. Its lists are shared by all containers, so they are kept.
+    pub(super) fn podman(
+        &mut self,
+        root: &Root,
+        id: &str,
+        heed: LabelPolicy,
+    ) -> Result<Option<EngineRecord>, ReadError> {
+        #[derive(Deserialize)]
+        struct StorageRow {
+            id: String,
+            #[serde(default)]
+            names: Vec<String>,
+        }
+        for dir in self.dirs() {
+            for file in STORAGE_LISTS.map(|list| dir.join(list)) {
+                let Some(stamp) = StateStamp::of(root, &file) else { continue };
+                if self.lists.get(&file).is_none_or(|(read, _)| *read != stamp) {
+                    let rows = read_json::<Vec<StorageRow>>(root, &file)?.unwrap_or_default();
+                    let names =
+                        rows.into_iter().filter_map(|row| Some((row.id, row.names.into_iter().next()?)));
+                    self.lists.insert(file.clone(), (stamp, names.collect()));
+                }
+                if let Some(name) = self.lists.get(&file).and_then(|(_, names)| names.get(id)) {
+                    let (name, state) = (Some(name.clone()), Some((file, stamp)));
+                    let bundle = read_json::<OciBundleConfig>(root, &bundle_file(&dir, id))?;
+                    let labels =
+                        bundle.map(|bundle| parse_labels(&bundle.annotations, heed)).unwrap_or_default();
+                    return Ok(Some(EngineRecord { name, labels, state, ..EngineRecord::default() }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// CRI-O runs bundles from the directory that is gone with a boot; what the kubelet gave is in annotations, as JSON.
+    pub(super) fn crio(
+        &self,
+        root: &Root,
+        id: &str,
+        heed: LabelPolicy,
+    ) -> Result<Option<EngineRecord>, ReadError> {
+        for file in self.dirs().into_iter().rev().map(|dir| bundle_file(&dir, id)) {
+            let Some((bundle, stamp)) = read_json_stamped::<OciBundleConfig>(root, &file)? else { continue };
+            let note = |key: &str| bundle.annotations.get(key).cloned();
+            let mut labels = HashMap::new();
+            for key in ["io.kubernetes.cri-o.Labels", "io.kubernetes.cri-o.Annotations"] {
+                let given =
+                    note(key).and_then(|text| serde_json::from_str::<HashMap<String, String>>(&text).ok());
+                labels.extend(given.unwrap_or_default());
+            }
+            labels.extend(bundle.annotations.clone());
+            return Ok(Some(EngineRecord {
+                name: note("io.kubernetes.container.name"),
+                pod: note("io.kubernetes.pod.name"),
+                namespace: note("io.kubernetes.pod.namespace"),
+                uid: note("io.kubernetes.pod.uid"),
+                sandbox: note("io.kubernetes.cri-o.ContainerType").as_deref() == Some("sandbox"),
+                labels: parse_labels(&labels, heed),
+                state: Some((file, stamp)),
+            }));
+        }
+        Ok(None)
+    }
+
+    /// The directories of containers that containers/storage may have.
+    fn dirs(&self) -> Vec<PathBuf> {
+        let drivers = STORAGE_DRIVERS.map(|driver| format!("{driver}-containers"));
+        self.roots.iter().flat_map(|root| drivers.iter().map(|dir| root.join(dir))).collect()
+    }
+}
+
+/// Where the bundle of a container is, in a directory of containers/storage.
+fn bundle_file(dir: &Path, id: &str) -> PathBuf {
+    dir.join(id).join("userdata/config.json")
+}
+
+/// The roots of containers/storage: the usual ones, and those that its configuration names.
+fn storage_roots(root: &Root) -> Vec<PathBuf> {
+    let mut roots: Vec<PathBuf> = STORAGE_ROOTS.map(PathBuf::from).into();
+    let texts = STORAGE_CONFIGS.iter().filter_map(|file| root.read(file).ok());
+    for line in texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()) {
+        let Some((key, value)) = line.split_once('=') else { continue };
+        let path = Path::new(value.trim().trim_matches('"'));
+        if matches!(key.trim(), "graphroot" | "runroot")
+            && path.is_absolute()
+            && !roots.iter().any(|root| Path::new("/").join(root) == path)
+        {
+            roots.push(path.to_owned());
+        }
+    }
+    roots
+}

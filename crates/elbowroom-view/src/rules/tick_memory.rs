@@ -1,0 +1,174 @@
+//! The memory part of a tick: what reclaim costs, and which containers may grow.
+
+use super::explain::{ViewChange, ViewChangeReason};
+use super::memory;
+use super::slots::ViewSlot;
+use super::tick::MachineReadings;
+use super::views::{OvercommitState, ViewTable};
+use elbowroom_types::sample::{NodeProperties, ReclaimCounters, Tick};
+use elbowroom_types::unit::{Bytes, Micros};
+
+impl ViewTable {
+    /// `c_free` and `p_free`: what could be had where the rule counts that and the tick knows it, else what is free. In the first tick that
+    /// knows it nothing is known to have changed.
+    pub(super) fn free_memory(&self, tick: &Tick, last: &MachineReadings) -> [Bytes; 2] {
+        let available = tick.mem_available.filter(|_| self.policy.reclaimable_memory);
+        match available {
+            _ if self.tick_count == 1 => [available.unwrap_or(tick.mem_free); 2],
+            Some(available) => [available, last.mem_available.unwrap_or(available)],
+            None => [tick.mem_free, last.mem_free],
+        }
+    }
+
+    /// What reclaim cost since it was last looked at, where it hurts, and over what time.
+    pub(super) fn reclaim_cost(&mut self, now: &ReclaimCounters) -> Option<(memory::ReclaimCost, Micros)> {
+        let at = self.now();
+        let (since, before) = self.reclaim.replace((at, *now))?;
+        let period = at.saturating_sub(since);
+        memory::reclaim_cost(&before, now, period).map(|cost| (cost, period))
+    }
+
+    /// One period of Algorithm 2 for every container it can move: where memory is gone or reclaim hurts those above their soft limit,
+    /// else those that fill what they have.
+    pub(super) fn step_memory(&mut self, reclaim: Option<&ReclaimCounters>, changes: &mut Vec<ViewChange>) {
+        let Some(node) = self.node.take() else { return };
+        let (at, free) = (self.now(), self.mem_free[0]);
+        let hurt = reclaim.filter(|_| self.policy.reclaimable_memory).and_then(|now| self.reclaim_cost(now));
+        if free <= node.low_mark {
+            self.reset_memory(ViewChangeReason::Reclaim { free, low_mark: node.low_mark }, changes);
+        } else if let Some((memory::ReclaimCost { lost, stalled }, period)) = hurt {
+            self.reclaim_hurt_at = Some(at);
+            self.reset_memory(ViewChangeReason::ReclaimHurts { lost, stalled, period }, changes);
+        } else if self.reclaim_hurt_at.is_none_or(|hurt| at.saturating_sub(hurt) >= memory::REST) {
+            self.grow_memory(&node, changes);
+        }
+        self.node = Some(node);
+    }
+
+    /// Every container that is above its soft limit goes back to it.
+    fn reset_memory(&mut self, because: ViewChangeReason, changes: &mut Vec<ViewChange>) {
+        let at = self.now();
+        for k in (0..self.above_soft.len()).rev() {
+            let i = self.above_soft.at(k);
+            let Some(slot) = self.slots[i as usize].as_mut() else { continue };
+            let soft = slot.view.as_ref().map_or(Bytes::ZERO, |view| view.memory_soft);
+            changes.extend(slot.set_memory(soft, at, because));
+            self.update_slot_sets(i);
+        }
+    }
+
+    /// Containers that fill what they have grow.
+    fn grow_memory(&mut self, node: &NodeProperties, changes: &mut Vec<ViewChange>) {
+        if self.pressed.len() == 0 {
+            return;
+        }
+        let (at, free) = (self.now(), self.mem_free[0]);
+        let (asked, left) = self.memory_requested_and_available(node);
+        self.update_overcommitted(node);
+        for k in (0..self.pressed.len()).rev() {
+            let i = self.pressed.at(k);
+            let Some(memory::MemoryStep::Grow { by, predict }) = self.memory_step(i, node) else {
+                continue;
+            };
+            let least = |least: Bytes, n: u32| {
+                let group = &self.overcommitted[n as usize];
+                Some(least.min(memory::grant(by, group.requested, group.available(), node.page_size)?))
+            };
+            let Some(by) = memory::grant(by, asked, left, node.page_size)
+                .and_then(|by| self.overcommitted_ancestors(i).try_fold(by, least))
+            else {
+                continue;
+            };
+            let Some(slot) = self.slots[i as usize].as_mut() else { continue };
+            let Some(of) = slot.view.as_ref().map(|view| view.memory) else { continue };
+            let usage = slot.meter.memory();
+            let because = ViewChangeReason::Pressed { usage, of, free, predict, high_mark: node.high_mark };
+            changes.extend(slot.set_memory(of.saturating_add(by), at, because));
+            self.update_slot_sets(i);
+        }
+    }
+
+    /// What Algorithm 2 decides for one container.
+    fn memory_step(&self, i: u32, node: &NodeProperties) -> Option<memory::MemoryStep> {
+        let slot = self.slot(i)?;
+        let view = slot.view.as_ref()?;
+        let sight = memory::MemorySamplePair {
+            usage: slot.meter.memory(),
+            usage_before: slot.meter.memory_before(self.tick_count),
+            free: self.mem_free[0],
+            free_before: self.mem_free[1],
+        };
+        Some(memory::step(view.memory, view.memory_bounds(), &sight, node, &self.policy))
+    }
+
+    /// How much all containers together ask for in this period, and how much can be promised to them.
+    fn memory_requested_and_available(&self, node: &NodeProperties) -> (Bytes, Bytes) {
+        let free = self.mem_free[0];
+        if !self.policy.memory_promises {
+            return (Bytes::ZERO, free);
+        }
+        let asks = |k| match self.memory_step(self.pressed.at(k), node) {
+            Some(memory::MemoryStep::Grow { by, .. }) => by,
+            _ => Bytes::ZERO,
+        };
+        let promised = |k| {
+            let slot = self.slot(self.above_soft.at(k))?;
+            let view = slot.view.as_ref()?;
+            Some(memory::promised(view.memory, view.memory_bounds(), slot.meter.memory(), &self.policy))
+        };
+        let reserved = |slot: &ViewSlot| memory::reserved(slot.soft, slot.meter.memory());
+        let asked: Bytes = (0..self.pressed.len()).map(asks).sum();
+        let promised: Bytes = (0..self.above_soft.len()).filter_map(promised).sum();
+        let reserved: Bytes = match self.policy.reclaimable_memory {
+            true => self.slots.iter().flatten().map(reserved).sum(),
+            false => Bytes::ZERO,
+        };
+        let spoken_for = promised.saturating_add(reserved).saturating_add(node.high_mark);
+        (asked, free.saturating_sub(spoken_for))
+    }
+
+    /// What the containers of each oversold group have taken and ask for.
+    fn update_overcommitted(&mut self, node: &NodeProperties) {
+        if self.overcommitted.is_empty() {
+            return;
+        }
+        let mut groups = std::mem::take(&mut self.overcommitted);
+        groups.iter_mut().for_each(|group| (group.committed, group.requested) = (Bytes::ZERO, Bytes::ZERO));
+        let innermost = |i: u32| self.slot(i).and_then(|slot| slot.overcommitted);
+        for i in (0..self.slots.len() as u32).filter(|i| innermost(*i).is_some()) {
+            let takes = self.committed_memory(i);
+            for_each_overcommitted(&mut groups, innermost(i), |group| {
+                group.committed = group.committed.saturating_add(takes)
+            });
+        }
+        for k in 0..self.pressed.len() {
+            let i = self.pressed.at(k);
+            if let Some(memory::MemoryStep::Grow { by, .. }) = self.memory_step(i, node) {
+                for_each_overcommitted(&mut groups, innermost(i), |group| {
+                    group.requested = group.requested.saturating_add(by)
+                });
+            }
+        }
+        self.overcommitted = groups;
+    }
+
+    /// What a container takes of the oversold groups around it.
+    pub(super) fn committed_memory(&self, i: u32) -> Bytes {
+        let Some(slot) = self.slot(i) else { return Bytes::ZERO };
+        let Some(view) = slot.view.as_ref() else { return Bytes::ZERO };
+        memory::committed(view.memory, slot.soft, slot.meter.memory())
+    }
+}
+
+/// Calls `each` for an oversold group and those around it.
+fn for_each_overcommitted(
+    groups: &mut [OvercommitState],
+    from: Option<u32>,
+    mut each: impl FnMut(&mut OvercommitState),
+) {
+    let mut next = from;
+    while let Some(group) = next.and_then(|n| groups.get_mut(n as usize)) {
+        each(group);
+        next = group.outer;
+    }
+}
