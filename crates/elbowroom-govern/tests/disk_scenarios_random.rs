@@ -127,14 +127,6 @@ impl<'a> Watch<'a> {
 
     fn see(&mut self, moment: &DiskSimStep<'_>) {
         let governor = moment.governor.expect("played with a policy");
-        for event in moment.events {
-            if let HostEvent::IoLimits(limits) = event
-                && limits.ceded == Some(LimitWriteFailure::Foreign)
-            {
-                self.foreign.insert((limits.group, limits.disk));
-                self.seen.insert("ceded");
-            }
-        }
         let groups: BTreeSet<CgroupId> = moment.truth.shares.iter().map(|share| share.group).collect();
         let statuses = groups.into_iter().flat_map(|group| {
             let all = governor.disk_statuses(group).into_iter();
@@ -150,6 +142,15 @@ impl<'a> Watch<'a> {
         for order in moment.orders {
             if let DiskOrder::Cap(cap) = order {
                 self.order(cap, &now);
+            }
+        }
+        // After the orders: within the period it may have been told of later than they were given.
+        for event in moment.events {
+            if let HostEvent::IoLimits(limits) = event
+                && limits.ceded == Some(LimitWriteFailure::Foreign)
+            {
+                self.foreign.insert((limits.group, limits.disk));
+                self.seen.insert("ceded");
             }
         }
         for disk in now.disks.values() {
