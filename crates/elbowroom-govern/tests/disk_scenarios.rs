@@ -122,7 +122,8 @@ fn lifeline_gives_a_burst_what_is_idle_at_once() {
         for figure in [library::w1, library::w2, library::w4] {
             let scenario = figure(scale);
             let scores = scores(&scenario, Some(Lifeline));
-            let soon = |score: &&DiskScore| score.slowest_burst().is_some_and(|burst| burst <= Micros::secs(10));
+            let soon =
+                |score: &&DiskScore| score.slowest_burst().is_some_and(|burst| burst <= Micros::secs(10));
             let served = scores.iter().filter(soon).count();
             assert!(served >= least, "{}: {served} of {}", scenario.name, scores.len());
         }
