@@ -8,8 +8,9 @@ use std::process::Command;
 /// What the agent of these tests has; containers are named by whoever makes them.
 const NAMES: &str = "web\nweb-2\ndb/shop.1\n$(touch hacked)\n`touch hacked`\nweb;touch hacked\n-web\nweb x\n";
 
-fn completions() -> PathBuf {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("completions");
+/// The scripts, in a directory of this test's own: tests run at the same time.
+fn completions(test: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
     let done = Command::new(env!("CARGO_BIN_EXE_xtask")).arg("completions").arg(&dir).status().unwrap();
     assert!(done.success());
     dir
@@ -41,7 +42,7 @@ fn offered(dir: &Path, list: &str, words: &[&str]) -> Vec<String> {
 
 #[test]
 fn names_of_containers_are_offered_and_only_harmless_ones() {
-    let dir = completions();
+    let dir = completions("completions-bash");
     fs::write(dir.join("names"), NAMES).unwrap();
     let list = format!("cat {}/names", dir.display());
     let bash = |words: &[&str]| offered(&dir, &list, words);
@@ -60,7 +61,7 @@ fn names_of_containers_are_offered_and_only_harmless_ones() {
 
 #[test]
 fn the_other_shells_ask_for_names_as_well() {
-    let dir = completions();
+    let dir = completions("completions-others");
     let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap();
     let (zsh, fish) = (read("_elbowroom"), read("elbowroom.fish"));
     assert!(zsh.starts_with("#compdef elbowroom\n_elbowroom_containers() {"));
