@@ -43,11 +43,11 @@ class Lxcfs(Native):
         super().__init__(lab)
         if not shutil.which("lxcfs"):
             raise Refused("lxcfs is not here to compare with: tools/setup bench")
-        self.at = lab.scope.directory / "lxcfs"
+        self.at = lab.scope.path("lxcfs")
         self.at.mkdir()
         self.mount = lab.scope.add("mount", self.at)
-        log = open(lab.scope.directory / "lxcfs.log", "w")
-        words = ["lxcfs", "-f", "-l", "--enable-cfs", "-p", lab.scope.directory / "lxcfs.pid", self.at]
+        log = open(self.at.with_suffix(".log"), "w")
+        words = ["lxcfs", "-f", "-l", "--enable-cfs", "-p", self.at.with_suffix(".pid"), self.at]
         self.daemon = lab.start(*words, stdout=log, stderr=log)
         eventually((self.at / "proc/meminfo").exists)
         self.mounts = [(self.at / file, f"/{file}") for file in self.FILES if (self.at / file).exists()]

@@ -90,11 +90,11 @@ class Lab:
         what it is asked to; `settings` are lines of its configuration."""
         if not os.access(self.options.elbowroom, os.X_OK):
             raise Refused(f"{self.options.elbowroom} is not there: make build, or say --elbowroom FILE")
-        run_dir, log = self.scope.directory / name, self.scope.directory / f"{name}.log"
+        run_dir = self.scope.path(name)
         run_dir.mkdir()
         lines = ["containers.attach = false", f'containers.cgroups = ["/{self.parent}/{prefix}*"]', *settings, *self.options.settings]
         self.scope.add("agent", run_dir)
-        agent = LabAgent(self.options.elbowroom, run_dir, log, "\n".join(lines) + "\n")
+        agent = LabAgent(self.options.elbowroom, run_dir, run_dir.with_suffix(".log"), "\n".join(lines) + "\n")
         return agent.start(within=20)
 
     def backend(self, variant):

@@ -5,6 +5,7 @@ the scope takes down what is left, newest first. All of it goes by id, nothing b
 
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import shutil
@@ -50,6 +51,11 @@ class Scope:
         remove_directory(self.directory)
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
+
+    def path(self, name):
+        """A path that nothing has yet, of this name where it is free: what is started again finds nothing of its predecessor."""
+        names = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
+        return next(path for path in (self.directory / name for name in names) if not path.exists())
 
     def add(self, kind, *words):
         """Puts a thing of one of KINDS in the ledger; to be called before it is made. The thing, for `take_down`."""
