@@ -315,16 +315,16 @@ fn a_disk_that_becomes_slow_is_looked_at_again_soon_and_not_for_ever() {
 fn a_burst_is_answered_within_300_ms_and_cut_by_what_it_really_takes() {
     let mut toy = burst(SPEED, 0.3);
     toy.tenants[1].wants = 0.15;
-    let quiet = (0..7).all(|_| !toy.glance(GLANCE_INTERVAL));
+    let quiet = (0..7).all(|_| toy.glance(GLANCE_INTERVAL).is_none());
     assert!(quiet, "nothing happens");
     // It begins in the middle between two glances, and in the middle of a period.
     toy.serve(Micros::millis(50));
     toy.tenants[1].wants = 2.0;
     let began = toy.now;
-    assert!(toy.glance(Micros::millis(50)), "requests wait");
+    assert_eq!(toy.glance(Micros::millis(50)), Some(toy.now), "requests wait");
     toy.look();
     assert!(toy.caps().count() == 0 && toy.disks.needs_early_sample(), "most of that was before the burst");
-    assert!(!toy.glance(Micros::millis(50)), "one alarm is enough");
+    assert_eq!(toy.glance(Micros::millis(50)), None, "one alarm is enough");
     toy.serve(EARLY_PERIOD.saturating_sub(Micros::millis(50)));
     toy.look();
     let cap = toy.caps().next().expect("the burst is limited").clone();
@@ -338,10 +338,29 @@ fn a_disk_that_one_container_uses_is_not_glanced_at() {
     let mut toy = toy(SPEED, vec![Tenant::new(0.3, 4.0)]);
     toy.run(10);
     toy.tenants[0].wants = 2.0;
-    assert!(!toy.disks.needs_glances() && !toy.glance(GLANCE_INTERVAL));
+    assert!(!toy.disks.needs_glances() && toy.glance(GLANCE_INTERVAL).is_none());
     let mut two = burst(SPEED, 0.3);
     two.run(1);
     assert!(two.disks.needs_glances());
+    two.tenants.iter_mut().for_each(|tenant| tenant.wants = 0.0);
+    two.run(2);
+    assert!(!two.disks.needs_glances(), "what nobody uses hurts nobody");
+}
+
+#[test]
+fn an_alarm_just_after_a_measurement_waits_until_the_next_one_counts() {
+    let mut toy = burst(SPEED, 0.3);
+    toy.tenants[1].wants = 0.15;
+    assert!((0..7).all(|_| toy.glance(GLANCE_INTERVAL).is_none()));
+    toy.serve(Micros::millis(52));
+    toy.look();
+    toy.tenants[1].wants = 2.0;
+    let measured = toy.now;
+    let at = toy.glance(Micros::millis(48)).expect("requests wait");
+    assert_eq!(at, measured.saturating_add(Micros::millis(50)));
+    toy.serve(at.saturating_sub(toy.now));
+    toy.look();
+    assert!(toy.caps().next().is_some(), "it was a measurement, and all of it was the burst");
 }
 
 #[test]

@@ -34,6 +34,8 @@ struct BeatingLimiter {
     limiter: Limiter,
     /// A beat that was not answered: the limiter is busy.
     heartbeat_pending: bool,
+    /// When the next beat is due: at once where the answer came late.
+    heartbeat_at: Micros,
     /// Limits of it that are in force.
     held: usize,
 }
@@ -54,7 +56,12 @@ impl Limiters {
     fn start(&mut self, run_dir: &Path, mailbox: &Mailbox) -> Result<Option<String>> {
         let start = |kind| {
             let limiter = Limiter::start(kind, run_dir, mailbox.clone())?;
-            anyhow::Ok(Some(BeatingLimiter { limiter, heartbeat_pending: false, held: 0 }))
+            anyhow::Ok(Some(BeatingLimiter {
+                limiter,
+                heartbeat_pending: false,
+                heartbeat_at: Micros::ZERO,
+                held: 0,
+            }))
         };
         self.memory = start(LimiterKind::Memory)?;
         self.disks = start(LimiterKind::Disks)?;
@@ -82,7 +89,6 @@ pub(super) struct DiskEnforcer {
     is_urgent: bool,
     /// What the running measurement took until now.
     measure_cost: Micros,
-    heartbeat_at: Micros,
     containers: BTreeMap<CgroupId, ContainerRef>,
     weights: BTreeMap<DeviceNumber, IoWeightMechanism>,
     pending: PendingLimits,
@@ -136,7 +142,6 @@ impl DiskEnforcer {
             glance_at: Micros::ZERO,
             is_urgent: false,
             measure_cost: Micros::ZERO,
-            heartbeat_at: Micros::ZERO,
             containers: BTreeMap::new(),
             weights: BTreeMap::new(),
             pending: PendingLimits::default(),
@@ -163,8 +168,8 @@ impl DiskEnforcer {
     /// Takes the disks' own counters in: a disk that became slow is measured at once.
     pub(super) fn glance(&mut self, now: Micros, disks: &[(DeviceNumber, DiskStat)]) {
         self.glance_at = now.saturating_add(GLANCE_INTERVAL);
-        if self.disks.glance(now, disks) {
-            self.measure_at = self.measure_at.min(now);
+        if let Some(at) = self.disks.glance(now, disks) {
+            self.measure_at = self.measure_at.min(at);
             self.is_urgent = true;
         }
     }
@@ -301,11 +306,11 @@ impl DiskEnforcer {
 
     /// The chores of one of the owner's ticks.
     pub(super) fn tick(&mut self, now: Micros) {
-        if now >= self.heartbeat_at {
-            self.heartbeat_at = now.saturating_add(HEARTBEAT_INTERVAL);
-            for beating in self.limiters.all().filter(|beating| !beating.heartbeat_pending) {
+        for beating in self.limiters.all() {
+            if now >= beating.heartbeat_at && !beating.heartbeat_pending {
                 beating.limiter.heartbeat();
                 beating.heartbeat_pending = true;
+                beating.heartbeat_at = now.saturating_add(HEARTBEAT_INTERVAL);
             }
         }
         if let Some(capacities) = &mut self.capacities

@@ -114,16 +114,17 @@ impl DiskGovernor {
         self.devices.values().any(|device| device.model.needs_early_sample())
     }
 
-    /// Whether [`Self::glance`] can find something: containers could hurt each other on some disk.
+    /// Whether [`Self::glance`] can find something: a container uses a disk, and another could hurt it there.
     pub fn needs_glances(&self) -> bool {
+        let in_use = |device: &GovernedDisk| device.members.iter().any(|m| m.flow.operations() > 0.0);
         self.settings.policy == DiskPolicy::Lifeline
-            && self.devices.values().any(|device| device.members.len() >= 2)
+            && self.devices.values().any(|device| device.members.len() >= 2 && in_use(device))
     }
 
-    /// Takes in the disks' own counters, between two [`HostEvent::DiskTick`]s, once per [`super::GLANCE_INTERVAL`]. Whether a disk that
-    /// several containers use has become slow since the last time: then a [`HostEvent::DiskTick`] is wanted at once. No decision depends
-    /// on a glance, so a recording without them replays.
-    pub fn glance(&mut self, now: Micros, disks: &[(DeviceNumber, DiskStat)]) -> bool {
+    /// Takes in the disks' own counters, between two [`HostEvent::DiskTick`]s, once per [`super::GLANCE_INTERVAL`]. When the next
+    /// [`HostEvent::DiskTick`] is wanted, if a disk that several containers use has become slow since the last time: at once, or as soon
+    /// as it says something. No decision depends on a glance, so a recording without them replays.
+    pub fn glance(&mut self, now: Micros, disks: &[(DeviceNumber, DiskStat)]) -> Option<Micros> {
         let k = &self.settings.lifeline.constants;
         let mut alarm = false;
         for (number, stat) in disks.iter().filter(|_| self.settings.policy == DiskPolicy::Lifeline) {
@@ -134,7 +135,7 @@ impl DiskGovernor {
                 alarm |= device.model.becomes_slow(&load, k);
             }
         }
-        alarm
+        alarm.then(|| self.last.map_or(now, |last| now.max(last.saturating_add(meter::MIN_PERIOD))))
     }
 
     /// Learned capacities, to be kept over a restart: disk identity, and what it could do of each kind if it did nothing else

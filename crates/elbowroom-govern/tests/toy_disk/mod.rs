@@ -136,8 +136,8 @@ impl Toy {
         }
     }
 
-    /// Lets so much time go by and glances at the disk; whether it is to be measured now.
-    pub(crate) fn glance(&mut self, length: Micros) -> bool {
+    /// Lets so much time go by and glances at the disk; when it is to be measured, if that is to be soon.
+    pub(crate) fn glance(&mut self, length: Micros) -> Option<Micros> {
         self.serve(length);
         self.disks.glance(self.now, &[(DISK, self.stat())])
     }

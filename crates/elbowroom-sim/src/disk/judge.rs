@@ -96,12 +96,12 @@ pub fn play_with(
         while let Some(answers) = world.run_slice() {
             told.extend(tell(&mut governor, &mut world, answers));
             let now = world.now();
-            let mut due = now >= measure_at;
             if now >= glance_at {
                 glance_at = now.saturating_add(GLANCE_INTERVAL);
-                due |= governor.as_mut().is_some_and(|disks| disks.glance(now, &world.disk_stats()));
+                let alarm = governor.as_mut().and_then(|disks| disks.glance(now, &world.disk_stats()));
+                measure_at = alarm.map_or(measure_at, |at| at.min(measure_at));
             }
-            if due {
+            if now >= measure_at {
                 let measured = world.measure();
                 told.extend(tell(&mut governor, &mut world, measured));
                 let early = governor.as_ref().is_some_and(DiskGovernor::needs_early_sample);
