@@ -60,17 +60,15 @@ impl RestoreReport {
 /// silent: then it is watched for three beats. Not to be called in the process that holds leases.
 ///
 /// # Errors
-/// [`LeaseError::Insecure`], [`LeaseError::Io`] when the ledger cannot be read.
+/// [`LeaseError::Insecure`], [`LeaseError::Io`] when a ledger cannot be read. The limits in the other one are put back all the same.
 pub fn restore(dir: &Path) -> Result<RestoreReport, LeaseError> {
-    let mut report = RestoreReport::default();
-    for dir in ledgers(dir) {
-        let one = restore_one(&dir)?;
-        report.leases.extend(one.leases);
-        report.damaged.extend(one.damaged);
-        if let Some((pid, held)) = one.held_by {
-            let before = report.held_by.map_or(0, |(_, held)| held);
-            report.held_by = Some((pid, before + held));
-        }
+    // Both before an error is passed on.
+    let [first, disks] = ledgers(dir).map(|dir| restore_one(&dir));
+    let (mut report, disks) = (first?, disks?);
+    report.leases.extend(disks.leases);
+    report.damaged.extend(disks.damaged);
+    if let Some((pid, held)) = disks.held_by {
+        report.held_by = Some((pid, held + report.held_by.map_or(0, |(_, held)| held)));
     }
     Ok(report)
 }

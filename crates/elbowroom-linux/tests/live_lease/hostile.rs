@@ -1,7 +1,7 @@
 //! A ledger that is damaged, full, or not ours alone; cgroups that come back as others.
 
 use crate::rig::{Holder, MIB, Part, Rig, USERS, rig};
-use elbowroom_linux::lease::{CgroupKnob, LeaseEnding, LeaseError, LeaseOutcome, Leases, restore};
+use elbowroom_linux::lease::{CgroupKnob, DISKS, LeaseEnding, LeaseError, LeaseOutcome, Leases, restore};
 use elbowroom_types::unit::Limit::{At, Max};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -111,6 +111,24 @@ fn a_record_of_something_that_is_no_cgroup_is_not_followed() {
     let remains = restore(&rig.ledger()).unwrap();
     assert_eq!(remains.count(|fate| *fate == LeaseEnding::Gone), 1, "{remains:?}");
     assert_eq!(fs::read_to_string(target.join("memory.max")).unwrap(), "5242880\n");
+}
+
+#[test]
+fn a_ledger_that_cannot_be_read_does_not_keep_the_other_from_being_restored() {
+    let rig = rig!();
+    let (ledger, disks) = (rig.ledger(), rig.ledger().join(DISKS));
+    left_behind(&rig);
+    fs::write(&disks, "no directory").unwrap();
+    assert!(matches!(restore(&ledger), Err(LeaseError::Insecure { .. })));
+    assert_eq!(rig.limits(), USERS);
+
+    fs::remove_file(&disks).unwrap();
+    left_behind(&rig);
+    fs::rename(&ledger, ledger.with_extension("moved")).unwrap();
+    fs::create_dir_all(ledger.join("holder")).unwrap();
+    fs::rename(ledger.with_extension("moved"), &disks).unwrap();
+    assert!(matches!(restore(&ledger), Err(LeaseError::Io { .. })), "its holder's file is a directory");
+    assert_eq!(rig.limits(), USERS);
 }
 
 #[test]
