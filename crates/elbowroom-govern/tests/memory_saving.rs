@@ -1,6 +1,7 @@
 //! Saving on a small model: a container has pages that it reads and pages that it does not, and the kernel, asked for some, takes
 //! those first that are not read, and a few that are.
 
+use elbowroom_govern::GovernorMode;
 use elbowroom_govern::memory::{MemoryGovernor, MemorySettings, SavingStatus};
 use elbowroom_types::claim::{Claim, MemoryClaim};
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
@@ -115,7 +116,8 @@ struct Host {
 
 impl Host {
     fn new(programs: &[Program], claims: Vec<Claim>) -> Self {
-        let settings = MemorySettings { saving: true, ..MemorySettings::default() };
+        let settings =
+            MemorySettings { mode: GovernorMode::Enforce, saving: true, ..MemorySettings::default() };
         Self::with(settings, programs, claims)
     }
 
@@ -128,26 +130,16 @@ impl Host {
             ..NodeProperties::default()
         }));
         for (n, program) in programs.iter().enumerate() {
-            let name = format!("c{n}");
-            let container = ContainerIdentity {
-                id: name.clone(),
-                name: Some(name.clone()),
-                engine: ContainerEngine::Docker,
-                pod: None,
-                labels: ContainerLabels::parse(program.labels.iter().copied(), LabelPolicy::All),
-            };
-            governor.apply(&HostEvent::Group(CgroupProperties {
-                id: CgroupId(n as u64 + 1),
-                parent: None,
-                path: format!("/{name}"),
-                container: Some(container),
-                limits: CgroupSettings { memory_max: Some(Limit::Max), ..CgroupSettings::default() },
-                populated: true,
-            }));
+            governor.apply(&group(n, program, CgroupSettings::default()));
         }
         let free = Bytes::gib(6);
         let node = NodeMemory { mem_free: free, mem_available: free, ..NodeMemory::default() };
         Self { governor, programs: programs.to_vec(), seconds: 0, node, saves: Vec::new() }
+    }
+
+    /// A container has other settings.
+    fn tell(&mut self, n: usize, limits: CgroupSettings) {
+        self.governor.apply(&group(n, &self.programs[n], limits));
     }
 
     /// Some seconds pass; how many steps were ordered.
@@ -195,6 +187,25 @@ impl Host {
     }
 }
 
+fn group(n: usize, program: &Program, limits: CgroupSettings) -> HostEvent {
+    let name = format!("c{n}");
+    let container = ContainerIdentity {
+        id: name.clone(),
+        name: Some(name.clone()),
+        engine: ContainerEngine::Docker,
+        pod: None,
+        labels: ContainerLabels::parse(program.labels.iter().copied(), LabelPolicy::All),
+    };
+    HostEvent::Group(CgroupProperties {
+        id: CgroupId(n as u64 + 1),
+        parent: None,
+        path: format!("/{name}"),
+        container: Some(container),
+        limits: CgroupSettings { memory_max: Some(Limit::Max), ..limits },
+        populated: true,
+    })
+}
+
 fn reserve(mib: u64, guaranteed: bool) -> Claim {
     let memory = MemoryClaim { reserve: Some(Bytes::mib(mib)), guaranteed, ..MemoryClaim::default() };
     Claim { container: "*".into(), memory, ..Claim::default() }
@@ -203,7 +214,10 @@ fn reserve(mib: u64, guaranteed: bool) -> Claim {
 #[test]
 fn what_is_not_read_is_saved_and_what_is_read_stays() {
     let mut host = Host::new(&[PROGRAM], Vec::new());
-    assert_eq!(host.pass(60), 0, "it starts");
+    assert_eq!(host.pass(1), 0);
+    assert!(host.saving(0).because.contains("not measured for long enough"), "{:?}", host.saving(0));
+    assert_eq!(host.pass(59), 0, "it starts");
+    assert!(host.saving(0).because.contains("less than a minute"), "{:?}", host.saving(0));
     assert!(host.pass(60) > 10);
     assert!(host.saved(0) >= 0.2 * 300.0, "{:?}", host.saving(0));
     assert!(host.saving(0).active);
@@ -269,6 +283,37 @@ fn a_reservation_and_a_users_protection_are_never_taken() {
 }
 
 #[test]
+fn what_a_user_protects_whole_is_not_taken_beside_a_reservation() {
+    let mut host = Host::new(&[Program { reads: 0.0, ..PROGRAM }], vec![reserve(100, false)]);
+    host.tell(0, CgroupSettings { memory_low: Some(Limit::Max), ..CgroupSettings::default() });
+    assert_eq!(host.pass(600), 0);
+    assert_eq!(host.saving(0).because, "the rest is kept for it");
+}
+
+#[test]
+fn where_nothing_is_enforced_nothing_is_said_to_be_taken() {
+    let observes = MemorySettings { saving: true, ..MemorySettings::default() };
+    let mut host = Host::with(observes, &[PROGRAM], Vec::new());
+    assert_eq!(host.pass(300), 0);
+    let status = host.saving(0);
+    assert!(!status.active && status.because == "memory.mode is not enforce", "{status:?}");
+}
+
+#[test]
+fn all_that_is_saved_is_no_more_than_the_machine_has() {
+    let log_writer = Program { idle: 4_000.0, ..PROGRAM };
+    let mut host = Host::new(&[log_writer.clone(), log_writer.clone(), log_writer], Vec::new());
+    let mut taken = 0;
+    for _ in 0..60 {
+        host.programs.iter_mut().for_each(|program| program.idle = 4_000.0);
+        host.pass(10);
+        taken += host.saves.iter().map(|order| order.amount.get()).sum::<u64>();
+    }
+    let saved: u64 = (0..3).map(|n| host.saving(n).saved.get()).sum();
+    assert!(taken > 10 << 30 && (7 << 30..=8 << 30).contains(&saved), "{taken} {saved}");
+}
+
+#[test]
 fn a_label_or_a_claim_says_of_whom() {
     let off = Program { labels: &[("elbowroom.dev/memory-saving", "off")], ..PROGRAM };
     let on = Program { labels: &[("elbowroom.dev/memory-saving", "on")], ..PROGRAM };
@@ -278,7 +323,8 @@ fn a_label_or_a_claim_says_of_whom() {
         |host: &Host| [0, 1, 2].map(|n| host.governor.status(CgroupId(n + 1)).unwrap().saving.is_some());
     assert_eq!(is_saved(&host), [false, true, true]);
     assert_eq!(host.programs[0].usage(), 300.0);
-    let mut host = Host::with(MemorySettings::default(), &[off, on, PROGRAM], Vec::new());
+    let enforces = MemorySettings { mode: GovernorMode::Enforce, ..MemorySettings::default() };
+    let mut host = Host::with(enforces, &[off, on, PROGRAM], Vec::new());
     host.pass(120);
     assert_eq!(is_saved(&host), [false, true, false]);
     assert!(host.programs[1].usage() < 260.0 && host.programs[2].usage() == 300.0);

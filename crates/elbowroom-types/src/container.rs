@@ -84,9 +84,14 @@ impl Claim {
     }
 }
 
-/// The first entry that fits a container; the operator's word goes before its maker's.
+/// The first entry that fits a container; the operator's word goes before its maker's. Where the operator says nothing of saving, the label
+/// does: an entry about weights does not mean that a container which asked for it is not to be left alone.
 pub fn claim_for(claims: &[Claim], container: &ContainerIdentity) -> Claim {
-    claims.iter().find(|claim| claim.matches(container)).cloned().unwrap_or_else(|| container.labels.claim())
+    let of_labels = container.labels.claim();
+    let Some(claim) = claims.iter().find(|claim| claim.matches(container)) else { return of_labels };
+    let mut claim = claim.clone();
+    claim.memory.saving = claim.memory.saving.or(of_labels.memory.saving);
+    claim
 }
 
 /// The name people gave it, or the first letters of its identifier as engines print them.

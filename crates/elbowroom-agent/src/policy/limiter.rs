@@ -17,7 +17,7 @@ use elbowroom_linux::{lease, process, timer};
 use elbowroom_types::id::{CgroupId, DeviceNumber};
 use elbowroom_types::io::{IoLimits, IoMax, IoWeightMechanism};
 use elbowroom_types::memory;
-use elbowroom_types::memory::{OrderCompletion, OrderKind, OrderOutcome};
+use elbowroom_types::memory::{OrderCompletion, OrderKind, OrderOutcome, ReclaimRequest};
 use elbowroom_types::unit::{Bytes, Micros};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -29,9 +29,11 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An order to reclaim that has waited for longer is not carried out: what it was for has been judged again since.
 const ORDER_TTL: Micros = Micros::secs(2);
+/// The same of one that saves: the container can neither lend nor be called back from while it waits.
+const SAVING_TTL: Micros = Micros::secs(1);
 
-fn is_stale(ordered: Micros) -> bool {
-    timer::now().saturating_sub(ordered) > ORDER_TTL
+fn is_stale(order: &ReclaimRequest) -> bool {
+    timer::now().saturating_sub(order.at) > if order.saving { SAVING_TTL } else { ORDER_TTL }
 }
 
 /// Something to do.
@@ -46,6 +48,24 @@ enum LimiterJob {
     Heartbeat,
     /// Take every limit off, answer, and end.
     Stop(mpsc::SyncSender<()>),
+}
+
+impl LimiterJob {
+    /// What is done first. A beat comes too late for the guard behind several reclaims, which take up to half a second each; for what is
+    /// saved no container waits.
+    fn rank(&self) -> u8 {
+        match self {
+            Self::Heartbeat => 0,
+            Self::Memory { order: memory::MemoryOrder::Reclaim(order), .. } if order.saving => 2,
+            _ => 1,
+        }
+    }
+
+    /// Takes out what is next: of those that rank alike, the oldest.
+    fn take_next(waiting: &mut VecDeque<Self>) -> Option<Self> {
+        let (at, _) = waiting.iter().enumerate().min_by_key(|(_, job)| job.rank())?;
+        waiting.remove(at)
+    }
 }
 
 /// What the thread tells the owner.
@@ -219,20 +239,12 @@ impl LimiterWorker {
     fn run(mut self, queue: &mpsc::Receiver<LimiterJob>) {
         let mut waiting = VecDeque::new();
         loop {
-            match waiting.is_empty() {
-                true => match queue.recv() {
-                    Ok(job) => waiting.push_back(job),
-                    Err(_) => return,
-                },
-                false => waiting.extend(queue.try_iter()),
+            if waiting.is_empty() {
+                let Ok(job) = queue.recv() else { return };
+                waiting.push_back(job);
             }
-            // A reclaim takes up to half a second: a beat that waited for several would come too late for the guard.
-            if let Some(beat) = waiting.iter().position(|job| matches!(job, LimiterJob::Heartbeat)) {
-                waiting.remove(beat);
-                self.heartbeat();
-                continue;
-            }
-            let Some(job) = waiting.pop_front() else { continue };
+            waiting.extend(queue.try_iter());
+            let Some(job) = LimiterJob::take_next(&mut waiting) else { continue };
             match job {
                 LimiterJob::Memory { order, path } => self.memory(&order, path),
                 LimiterJob::Cap { cap, path, weights } => self.cap(&cap, path, weights),
@@ -272,7 +284,7 @@ impl LimiterWorker {
                 }
                 done
             }
-            memory::MemoryOrder::Reclaim(reclaim) if is_stale(reclaim.at) => {
+            memory::MemoryOrder::Reclaim(reclaim) if is_stale(reclaim) => {
                 let (group, what, outcome) = (reclaim.group, OrderKind::Reclaim, OrderOutcome::Late);
                 OrderCompletion { now: timer::now(), group, what, outcome, reclaimed: Bytes::ZERO }
             }
@@ -338,5 +350,34 @@ impl LimiterWorker {
         self.unreleased.retain(|knob| matches!(leases.release(knob), lease::LeaseOutcome::Refused(_)));
         let held = self.leases.held().count();
         self.mailbox.send(PolicyMessage::Limiter(LimiterReply::Heartbeat { limits: self.kind, held }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reclaim(group: u64, saving: bool) -> LimiterJob {
+        let (at, amount, keep, group) = (Micros::ZERO, Bytes::ZERO, Bytes::ZERO, CgroupId(group));
+        let order = ReclaimRequest { at, group, amount, keep, swap: false, dead: false, saving };
+        LimiterJob::Memory { order: memory::MemoryOrder::Reclaim(order), path: String::new() }
+    }
+
+    #[test]
+    fn a_beat_goes_first_and_what_is_only_saved_goes_last() {
+        let jobs = [
+            reclaim(1, true),
+            reclaim(2, false),
+            LimiterJob::Forget(CgroupId(3)),
+            reclaim(4, true),
+            LimiterJob::Heartbeat,
+        ];
+        let mut waiting = VecDeque::from(jobs);
+        let order = std::iter::from_fn(|| LimiterJob::take_next(&mut waiting)).map(|job| match job {
+            LimiterJob::Memory { order: memory::MemoryOrder::Reclaim(order), .. } => order.group.0,
+            LimiterJob::Forget(group) => group.0,
+            _ => 0,
+        });
+        assert_eq!(order.collect::<Vec<_>>(), [0, 2, 3, 1, 4]);
     }
 }

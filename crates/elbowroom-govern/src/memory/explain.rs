@@ -7,6 +7,8 @@ use elbowroom_types::probe::Colour;
 
 /// Why nothing is saved where harm could not be seen.
 pub(super) const NO_PRESSURE: &str = "the kernel does not count how long it waits for memory (memory.pressure: cgroup v2, with PSI), so harm could not be seen";
+pub(super) const NOT_ENFORCED: &str = "memory.mode is not enforce";
+pub(super) const NOT_WATCHED: &str = "how long it waits for memory was not measured for long enough";
 
 pub(super) fn lend(giver: &MemoryMember, needer: &str, pool: &MemoryPool) -> String {
     format!(

@@ -20,8 +20,10 @@
 //! In `tests/memory_saving.rs`.
 
 use super::member::MemoryMember;
+use super::saving_state::Savings;
 use super::tuning::{SAVING, TUNING};
 use super::{MemoryAction, MemorySettings, explain, to_bytes, to_f64};
+use crate::GovernorMode;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::{MemoryOrder, NodeMemory, ReclaimRequest};
 use elbowroom_types::probe::Colour;
@@ -53,17 +55,33 @@ impl SavingPass<'_> {
         is_busy: impl Fn(CgroupId) -> bool,
         orders: &mut Vec<MemoryOrder>,
     ) {
-        let mut steps = Vec::new();
+        let (mut steps, mut rest) = (Vec::new(), Vec::new());
         for (id, member) in members {
             let moves = is_busy(*id) || member.loans.is_open(self.now);
-            if let Some(step) = self.review(member, moves) {
-                steps.push((member, step));
+            match self.review(member, moves) {
+                Some(step) => steps.push((member, step)),
+                None => rest.push(member),
             }
         }
         // Those that were taken from longest ago.
         steps.sort_by_key(|(member, _)| member.saving.as_ref().and_then(|savings| savings.stepped_at));
-        steps.truncate(SAVING.orders);
-        orders.extend(steps.into_iter().filter_map(|(member, step)| self.order(member, step)));
+        for (turn, (member, step)) in steps.into_iter().enumerate() {
+            match turn < SAVING.orders {
+                true => orders.extend(self.order(member, step)),
+                false => wait_turn(member),
+            }
+            rest.push(member);
+        }
+        self.bound(rest.into_iter().filter_map(|member| member.saving.as_mut()).collect());
+    }
+
+    /// Together they save no more than the machine has, whatever was taken again and again.
+    fn bound(&self, savings: Vec<&mut Savings>) {
+        let all: f64 = savings.iter().map(|savings| to_f64(savings.saved())).sum();
+        let part = to_f64(self.mem_total) / all;
+        if part < 1.0 {
+            savings.into_iter().for_each(|savings| savings.scale(part));
+        }
     }
 
     /// What could be taken of a container now.
@@ -95,10 +113,16 @@ impl SavingPass<'_> {
         let (spare, available, swap) = self.spare(member);
         let (unpopulated, colour, exempt) = (member.is_unpopulated(), member.colour(), member.exempt_reason);
         let Some(savings) = &mut member.saving else { return Ok(None) };
+        if self.settings.mode != GovernorMode::Enforce {
+            return Err(explain::NOT_ENFORCED.to_owned());
+        }
         let age = self.now.saturating_sub(savings.runs_since.unwrap_or(self.now));
         let (harm, why) = match (exempt, harm) {
             (Some(why), _) => return Err(why.to_owned()),
-            (None, None) => return Err(explain::NO_PRESSURE.to_owned()),
+            (None, None) => {
+                let counts = member.meter.last().stalls.is_some();
+                return Err(if counts { explain::NOT_WATCHED } else { explain::NO_PRESSURE }.to_owned());
+            }
             (None, Some(harm)) => harm,
         };
         let waits = match &savings.pause {
@@ -121,14 +145,13 @@ impl SavingPass<'_> {
         if !may_take || savings.stepped_at.is_some_and(|at| self.now.saturating_sub(at) < SAVING.interval) {
             return Ok(None);
         }
-        savings.go_on(self.now);
         let largest = (SAVING.max_probe * usage).clamp(SAVING.min_step, SAVING.max_step);
         let page = self.page_size.get().max(1);
         let amount = Bytes(to_bytes((largest * (1.0 - harm)).min(spare).min(available)).get() / page * page);
         Ok((amount > Bytes::ZERO).then_some(SavingStep { amount, swap, harm }))
     }
 
-    /// Harm, 1 where it is as much as may be, and what it is; `None` where the kernel does not count what a container waits for.
+    /// Harm, 1 where it is as much as may be, and what it is; `None` where what a container waits for is not known.
     fn harm(&self, member: &MemoryMember) -> Option<(f64, String)> {
         let stall = member.meter.stall()?.max(member.meter.stall_minute()?);
         let budget = self.settings.saving_pressure.fraction();
@@ -144,7 +167,8 @@ impl SavingPass<'_> {
     /// What it has beyond what is kept for it, what of its memory the kernel can take without trying hard, and whether some of that may
     /// go to swap.
     fn spare(&self, member: &MemoryMember) -> (f64, f64, bool) {
-        let protected = member.user_protection.value().map_or(0.0, to_f64);
+        // `max` protects all that it uses.
+        let protected = member.user_protection.value().map_or(member.usage(), to_f64);
         let kept = member.reserve.max(member.floor).max(protected).max(SAVING.keep);
         let free = to_f64(self.memory.swap_free);
         let swap = member.meter.last().swap_room > Bytes::ZERO
@@ -156,6 +180,7 @@ impl SavingPass<'_> {
     fn order(&self, member: &mut MemoryMember, step: SavingStep) -> Option<MemoryOrder> {
         let (at, amount, because) = (self.now, step.amount, explain::saves(step.harm));
         let savings = member.saving.as_mut()?;
+        savings.go_on(at);
         let is_first = !savings.is_saving;
         (savings.stepped_at, savings.is_tried) = (Some(at), true);
         (savings.because, savings.is_saving) = (because.clone(), true);
@@ -168,5 +193,12 @@ impl SavingPass<'_> {
         let keep = member.meter.last().usage.saturating_sub(amount);
         let (group, swap, dead, saving) = (member.id, step.swap, false, true);
         Some(MemoryOrder::Reclaim(ReclaimRequest { at, group, amount, keep, swap, dead, saving }))
+    }
+}
+
+/// A step is possible, and those of others come first.
+fn wait_turn(member: &mut MemoryMember) {
+    if let Some(savings) = member.saving.as_mut().filter(|savings| !savings.is_saving) {
+        savings.because = "others are taken from first".to_owned();
     }
 }

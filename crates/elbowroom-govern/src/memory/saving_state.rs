@@ -1,7 +1,7 @@
 //! What is remembered of one container's saving.
 
-use super::SavingStatus;
 use super::tuning::SAVING;
+use super::{SavingStatus, to_bytes, to_f64};
 use elbowroom_types::memory::OrderOutcome;
 use elbowroom_types::unit::{Bytes, Micros};
 
@@ -27,6 +27,15 @@ pub(super) struct Savings {
 impl Savings {
     pub(super) fn status(&self) -> SavingStatus {
         SavingStatus { saved: self.saved, active: self.is_saving, because: self.because.clone() }
+    }
+
+    pub(super) fn saved(&self) -> Bytes {
+        self.saved
+    }
+
+    /// Of what is said to be saved only a part can be.
+    pub(super) fn scale(&mut self, part: f64) {
+        self.saved = to_bytes(part * to_f64(self.saved));
     }
 
     /// An order was answered.

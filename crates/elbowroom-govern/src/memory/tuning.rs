@@ -103,7 +103,7 @@ pub(super) struct SavingTuning {
     pub(super) max_pause: Micros,
     /// Anonymous memory goes to swap only while this part of swap is free: the rest is for when memory is short.
     pub(super) swap_reserve: f64,
-    /// Containers that are taken from in one period: orders are carried out one after another, and limits of disks wait for them.
+    /// Containers that are taken from in one period: orders are carried out one after another.
     pub(super) orders: usize,
 }
 

@@ -249,7 +249,7 @@ fn reclaim_by_request(
                 *swappiness = Some(false);
                 // The next order finds out whether it may do without.
                 if order.saving {
-                    return OrderOutcome::Partly;
+                    return OrderOutcome::Late;
                 }
                 continue;
             }

@@ -179,6 +179,34 @@ fn page_cache_goes_and_the_users_limit_is_as_it_was() {
 }
 
 #[test]
+fn what_is_only_saved_goes_by_the_way_that_sets_nothing_or_not_at_all() {
+    let mut room = room!();
+    room.set_limit(256);
+    room.hold_file(96);
+    let (mut leases, mut actuator) = (Leases::open(&room.ledger()).unwrap(), actuator());
+    let (before, order) = (room.usage(), ReclaimRequest { saving: true, ..reclaim(8 * MIB) });
+    let sets_nothing = actuator.reclaim_method(&room.path()) == Some(ReclaimMethod::Reclaim);
+    let mut taken = 0;
+    for _ in 0..20 {
+        let done = actuator.reclaim(&mut leases, &order, &room.path());
+        taken += done.reclaimed.get();
+        assert_eq!((room.limits(), room.records()), (room.set(256), 0));
+        match done.outcome {
+            OrderOutcome::Done | OrderOutcome::Partly => assert!(sets_nothing),
+            // The first on a kernel that does not know `swappiness=`; then nothing of a group that could swap.
+            OrderOutcome::Late => assert!(sets_nothing && done.reclaimed == Bytes::ZERO),
+            OrderOutcome::Refused(why) if sets_nothing => assert!(why.contains("Linux 6.7"), "{why}"),
+            OrderOutcome::Refused(why) => assert!(why.contains("needs memory.reclaim"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    let swaps = room.swap_free() > 0;
+    let at_least = if sets_nothing && !swaps { 8 * MIB } else { 0 };
+    assert!(taken >= at_least && (sets_nothing || taken == 0), "{taken}");
+    assert!(before.saturating_sub(room.usage()) + 4 * MIB > taken, "{taken}");
+}
+
+#[test]
 fn what_it_gave_back_itself_meanwhile_is_not_taken_once_more() {
     let mut room = room!();
     room.set_limit(256);
