@@ -128,7 +128,12 @@ impl Journal {
             if path.extension().is_none_or(|e| e != "json") {
                 continue;
             }
-            let text = bounded::file(&path, bounded::KERNEL_FILE).map_err(io_error("reading", &path))?;
+            let text = match bounded::file(&path, bounded::KERNEL_FILE) {
+                Ok(text) => text,
+                // It was undone since the directory was listed.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                Err(e) => return Err(io_error("reading", &path)(e)),
+            };
             let entry: FixEntry = serde_json::from_slice(&text)
                 .map_err(|source| JournalError::Malformed { path: path.clone(), source })?;
             entries.push(entry);
