@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from kit import need
 from kit.terminal import Terminal
 from kit.wait import PATIENCE
 
@@ -78,6 +79,7 @@ def test_the_version_names_the_agent_that_answers(agent):
 
 
 def test_run_says_why_its_command_died(agent, binary, run_dir):
+    need.no_swap()
     eater = "x = bytearray(200 << 20); x[::4096] = b'x' * len(x[::4096])"
     words = [binary, "--run-dir", run_dir, "run", "--name", f"elbowroom-test-live-eats-{os.getpid()}"]
     done = lambda script: subprocess.run(

@@ -10,7 +10,7 @@ from kit import cgroup
 from kit.container import cpu_list, meminfo
 from kit.docker import busybox
 from kit.memory import host_memory
-from kit.wait import eventually
+from kit.wait import PATIENCE, eventually
 
 MIB = 1 << 20
 NAME = "elbowroom-test-live-lxc"
@@ -48,7 +48,7 @@ class Lxc:
     def call(self, verb, *words, check=True):
         done = subprocess.run(
             [f"lxc-{verb}", "--name", NAME, "--lxcpath", self.home / "path", *words],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60 * PATIENCE,
         )  # fmt: skip
         assert not check or done.returncode == 0, f"lxc-{verb}: {done.stderr}"
         return done.stdout
@@ -57,7 +57,7 @@ class Lxc:
         log = self.home / "log"
         words = ["lxc-start", "--name", NAME, "--lxcpath", self.home / "path", "--rcfile", self.home / "config", "--logfile", log]
         with open(self.home / "output", "wb") as output:
-            done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=60)
+            done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=60 * PATIENCE)
         if done.returncode != 0:
             pytest.skip(f"needs LXC containers, which do not start here: {log.read_text().splitlines()[-1:]}")
         return self

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from conftest import REPOSITORY
-from kit import docker as docker_kit
+from kit import docker as docker_kit, need
 from kit.terminal import Terminal, screen
 from kit.wait import PATIENCE, eventually
 
@@ -146,7 +146,7 @@ def scene(new_agent, docker, loop_disk, tmp_path):
     def told():
         rows = {row["name"]: row for row in agent.json("list", "--all")}
         verdicts = {name: row["verdict"]["status"] for name, row in rows.items()}
-        assert (verdicts.get("nightly"), verdicts.get("web")) == ("killed", "throttled"), verdicts
+        assert [verdicts.get(name) for name in ("nightly", "web", "backup")] == ["killed", "throttled", "ok"], verdicts
         assert all(rows[name]["attached"] for name in ("web", "db", "backup")), rows
         assert rows["backup"]["disk"] and rows["backup"]["disk"][0]["wbps"], rows["backup"]["disk"]
         return True
@@ -177,18 +177,25 @@ def faults(task, typed, took):
         yield f"it took {took:.0f} s"
 
 
+def done(scene, task):
+    """Types a task, and says what is wrong."""
+    begin = time.monotonic()
+    typed = [scene.type(command) for command in task.commands]
+    took = time.monotonic() - begin
+    print(f"## {task.title} ({took:.1f} s)")
+    for command, (status, text) in zip(task.commands, typed):
+        print(f"$ {command}\n{text}-> {status}")
+    return list(faults(task, typed, took))
+
+
 def test_every_task_of_the_tour_is_done_as_written(scene):
     found = []
     for task in tasks():
         missing = [word for word in ("java", "jq") if re.search(rf"\b{word} ", " ".join(task.commands)) and not shutil.which(word)]
+        missing += ["a machine without swap"] * (task.status == 137 and need.has_swap())
         if missing:
             print(f"skipped: {task.title}: needs {missing[0]}")
             continue
-        begin = time.monotonic()
-        typed = [scene.type(command) for command in task.commands]
-        took = time.monotonic() - begin
-        print(f"## {task.title} ({took:.1f} s)")
-        for command, (status, text) in zip(task.commands, typed):
-            print(f"$ {command}\n{text}-> {status}")
-        found += [f"{task.title}: {fault}" for fault in faults(task, typed, took)]
+        # What containers do moves: what is wrong twice is wrong.
+        found += [f"{task.title}: {fault}" for fault in done(scene, task) and done(scene, task)]
     assert not found, "\n".join(found)

@@ -19,6 +19,17 @@ def nodes(number):
         pytest.skip(f"needs {number} NUMA nodes: this machine has {here}; tests/vm has more")
 
 
+def has_swap():
+    """Whether this machine has swap."""
+    return len(Path("/proc/swaps").read_text().splitlines()) > 1
+
+
+def no_swap():
+    """Skips a test of a program that is killed at its memory limit: where there is swap, it goes there instead."""
+    if has_swap():
+        pytest.skip("needs a machine without swap: with swap, what is above a memory limit is swapped and not killed")
+
+
 # So many seconds a run of the tests waits for a machine that others keep busy, all its tests together; then each test looks once.
 IDLE_PATIENCE = 10
 waited = 0.0

@@ -1,10 +1,12 @@
 """A program on a terminal of its own."""
 
+import contextlib
 import fcntl
 import os
 import pty
 import re
 import select
+import signal
 import struct
 import termios
 import time
@@ -18,33 +20,37 @@ class Terminal:
     def __init__(self, words, width, height, **env):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
             os.execvpe(words[0], words, {**os.environ, "TERM": "xterm-256color", **env})
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         self.seen = b""
 
     def shows(self, what, within=15):
         """Waits until it wrote this."""
         end = time.monotonic() + within * PATIENCE
         while what not in self.seen:
-            left = end - time.monotonic()
-            assert left > 0, (what, self.seen[-2000:])
-            if select.select([self.fd], [], [], left)[0]:
-                self.seen += os.read(self.fd, 1 << 16)
+            self.seen += self.read(end, what)
 
     def press(self, keys):
         self.seen = b""
         os.write(self.fd, keys)
 
-    def end(self):
+    def end(self, within=15):
         """Waits for its end; its exit status."""
-        while True:
-            try:
-                if not os.read(self.fd, 1 << 16):
-                    break
-            except OSError:
-                break
+        end = time.monotonic() + within * PATIENCE
+        # A terminal that no program has any more is an error to read.
+        with contextlib.suppress(OSError):
+            while self.read(end, "its end"):
+                pass
         os.close(self.fd)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def read(self, end, what):
+        """What it writes next. One that writes nothing until `end` is killed."""
+        if not select.select([self.fd], [], [], max(0, end - time.monotonic()))[0]:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            raise AssertionError((what, self.seen[-2000:]))
+        return os.read(self.fd, 1 << 16)
 
 
 def screen(written, width, height):
