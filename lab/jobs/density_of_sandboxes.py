@@ -191,9 +191,9 @@ async def ask(socket):
 
 
 @contextlib.contextmanager
-def swap(lab, mib):
-    """A swap file, for as long as a `with` lasts."""
-    file = lab.scope.directory / "swap"
+def swap(lab, mib, folder=None):
+    """A swap file, for as long as a `with` lasts; in the run's directory, or another whose file system can have one."""
+    file = (folder or lab.scope.directory) / "swap"
     for words in (["fallocate", "-l", f"{mib}M", file], ["chmod", "600", file], ["mkswap", file]):
         subprocess.run(list(map(str, words)), check=True, capture_output=True)
     thing = lab.scope.add("swap", file)

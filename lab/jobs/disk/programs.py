@@ -113,6 +113,9 @@ class Pgbench:
 
     def finish(self):
         finish(self.child, "pgbench")
+        self.stop()
+
+    def stop(self):
         self.run(POSTGRES[-1] / "pg_ctl", "-D", self.home / "data", "-m", "immediate", "-W", "stop")
         self.server.communicate()
         shutil.rmtree(self.home)
