@@ -48,7 +48,7 @@ def test_a_crash_loop_for_memory_has_a_name_while_it_lasts_and_after(new_agent, 
     dead = eventually(lambda: row(agent.json("list", "--all"), name))
     assert row(agent.list(), name) is None and dead["ended_unix_ms"]
     assert dead["verdict"]["status"] == "killed", dead["verdict"]
-    assert dead["verdict"]["command"] == f"docker update --memory 128m {name}"
+    assert dead["verdict"]["command"] == f"docker update --memory 128m --memory-swap 128m {name}"
     assert "OOM-killed 4 times" in dead["verdict"]["reason"] and "at its limit of 64MiB" in dead["verdict"]["reason"]
     # Its alert counts on, and names it.
     counted = f"{name}: OOM-killed 4 times"
