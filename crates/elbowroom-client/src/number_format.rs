@@ -75,7 +75,7 @@ pub const fn disk_state(state: DiskState) -> &'static str {
     }
 }
 
-/// How a container is doing, in a word.
+/// A probe's judgement, as probes and metrics spell it.
 pub const fn colour_name(colour: Colour) -> &'static str {
     match colour {
         Colour::Red => "red",
@@ -84,15 +84,24 @@ pub const fn colour_name(colour: Colour) -> &'static str {
     }
 }
 
-/// A state in a word.
+/// Whether more memory would help a container, for people: in tables, sentences and on the dashboard.
+pub const fn more_memory(colour: Colour) -> &'static str {
+    match colour {
+        Colour::Red => "needs more",
+        Colour::Yellow => "fine",
+        Colour::Green => "more will not help",
+    }
+}
+
+/// What happens to a container's memory, in a word or two.
 pub const fn memory_state(state: memory::LendingState) -> &'static str {
     match state {
-        memory::LendingState::Observe => "observed",
-        memory::LendingState::Protected => "protected",
-        memory::LendingState::Spare => "spare",
+        memory::LendingState::Observe => "new",
+        memory::LendingState::Protected => "in use",
+        memory::LendingState::Spare => "can lend",
         memory::LendingState::Lending => "lending",
-        memory::LendingState::Hold => "hold",
-        memory::LendingState::Dead => "dead",
+        memory::LendingState::Hold => "paused",
+        memory::LendingState::Dead => "empty",
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) enum Verb {
     /// Run the agent in the foreground until Ctrl-C or SIGTERM.
     #[command(
         after_help = "Examples:\n  elbowroom agent             decides about disks and memory and shows it, moves nothing\n  \
-        elbowroom agent --enforce   limits who takes what others need, lends what nobody needs\n\n\
+        elbowroom agent --enforce   limits bursts on disks, lends out idle memory\n\n\
         See `elbowroom check` for what this host offers."
     )]
     Agent(AgentArgs),
@@ -87,10 +87,11 @@ pub(crate) enum Verb {
     /// inversion (caps of ours held everybody up and were taken off). Numbers are bytes per second; operations are in the
     /// JSON. Why a container gets what it gets: `elbowroom explain CONTAINER`.
     Disks(TableArgs),
-    /// Show memory: what each container may have, and what it lends.
+    /// Show memory: which container needs more, and what it lends out.
     ///
-    /// DOING: red (misses its objective), yellow (meets it), green (more memory cannot help), BY its probe or by what the kernel
-    /// shows. ENTITLED is its entitlement now, FLOOR is never taken, LENT is what others use of it, KEPT is protected by the kernel.
+    /// MORE MEMORY: a container needs more (it misses its objective or waits for memory), is fine, or more will not help it.
+    /// ENTITLED: what it may use now, however much its neighbours want. LENT OUT: what others use of that. With -o wide also BY (its
+    /// probe, or what the kernel counts), MINIMUM (its guaranteed minimum, never taken) and PROTECTED (by the kernel, for the agent).
     /// Why: `elbowroom explain CONTAINER`.
     Memory(TableArgs),
     /// Show what is wrong, and what was within the last hour.

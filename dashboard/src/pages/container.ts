@@ -137,7 +137,7 @@ function stands(container: Container): HTMLElement[] {
         "section", {}, h("h2", {}, "Memory"),
         facts([
           ["now", [needs(memory.colour), ` ${MEMORY_STATES[memory.state] ?? memory.state}`], `by its ${memory.source}`],
-          ["uses", `${format.bytes(memory.usage)}, ${format.bytes(memory.reclaimable)} of it can be taken`],
+          ["uses", `${format.bytes(memory.usage)}, ${format.bytes(memory.reclaimable)} of it can be reclaimed`],
           ["entitled to", entitled(memory.entitlement), "what it would get if it asked now"],
           ["reserved", `${format.bytes(memory.reserve)}, guaranteed minimum ${format.bytes(memory.floor)}`],
           ["lent out", format.bytes(memory.lent)],

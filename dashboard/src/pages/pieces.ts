@@ -153,12 +153,12 @@ export function entitled(value: number): string {
 }
 
 export const MEMORY_STATES: Record<string, string> = {
-  observe: "watched, nothing is taken yet",
-  protected: "keeps what it is entitled to",
-  spare: "could spare some",
-  lending: "lends out",
-  hold: "a loan hurt: nothing is taken for a while",
-  dead: "has no process",
+  observe: "new: nothing is taken yet",
+  protected: "in use: what it is entitled to is protected",
+  spare: "can lend",
+  lending: "lending",
+  hold: "paused: a loan hurt, nothing is taken for a while",
+  dead: "empty: no process is in it",
 };
 
 export const HELD: Record<string, string> = {
