@@ -119,6 +119,16 @@ pub fn what(what: memory::MemoryAction, at: Micros) -> String {
     }
 }
 
+/// Text with each identifier of 64 hexadecimal digits shortened to the 12 that engines print: `/docker/0123456789ab...`.
+pub fn short_ids(text: &str) -> String {
+    let is_other = |c: char| !c.is_ascii_hexdigit();
+    let short = |part: &str| match part.trim_end_matches(is_other).len() {
+        64 => [&part[..12], "...", &part[64..]].concat(),
+        _ => part.to_owned(),
+    };
+    text.split_inclusive(is_other).map(short).collect()
+}
+
 /// A moment as people tell it, seen from `now` on the same clock: `now`, `3 min ago`, `in 9 s`.
 pub fn relative(at: Micros, now: Micros) -> String {
     match (span(now.saturating_sub(at)), span(at.saturating_sub(now))) {
@@ -170,6 +180,19 @@ mod tests {
         let told = [0, 999_879, 999_998, 1_000_000, 1_000_009, 1_009_000]
             .map(|seconds| relative(Micros::secs(seconds), now));
         assert_eq!(told, ["11 d ago", "2 min ago", "2 s ago", "now", "in 9 s", "in 2 h"]);
+    }
+
+    #[test]
+    fn identifiers_are_as_short_as_engines_print_them() {
+        let id = "0123456789abcdef".repeat(4);
+        for (text, expect) in [
+            (format!("/docker/{id}"), "/docker/0123456789ab..."),
+            (format!("/a/cri-containerd-{id}.scope/{id}"), "/a/cri-containerd-0123456789ab....scope/0123456789ab..."),
+            (format!("{id}0 web"), &*format!("{id}0 web")),
+            ("/système/web.service".into(), "/système/web.service"),
+        ] {
+            assert_eq!(short_ids(&text), expect);
+        }
     }
 
     #[test]
