@@ -72,10 +72,13 @@ pub(crate) enum Verb {
     #[command(visible_alias = "ps")]
     List(ListArgs),
     /// Show one container in full.
+    #[command(visible_alias = "inspect")]
     Show(ContainerArgs),
     /// Say why a container sees what it sees, and what changed.
+    #[command(visible_alias = "describe")]
     Explain(ContainerArgs),
     /// Watch all containers live, worst first.
+    #[command(visible_alias = "stats")]
     Top(TopArgs),
     /// Show the dashboard in a browser.
     ///

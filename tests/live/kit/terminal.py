@@ -20,19 +20,27 @@ class Terminal:
         if self.pid == 0:
             os.execvpe(words[0], words, {**os.environ, "TERM": "xterm-256color", **env})
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-        self.seen = b""
+        self.size = width, height
+        self.seen, self.before = b"", b""  # since the last keys, and until then
 
     def shows(self, what, within=15):
         """Waits until it wrote this."""
+        self._read(lambda: what in self.seen, what, within)
+
+    def draws(self, text, within=15):
+        """Waits until the screen has this text; cells that stay are not written again."""
+        self._read(lambda: text in screen(self.before + self.seen, *self.size), text, within)
+
+    def _read(self, enough, what, within):
         end = time.monotonic() + within * PATIENCE
-        while what not in self.seen:
+        while not enough():
             left = end - time.monotonic()
             assert left > 0, (what, self.seen[-2000:])
             if select.select([self.fd], [], [], left)[0]:
                 self.seen += os.read(self.fd, 1 << 16)
 
     def press(self, keys):
-        self.seen = b""
+        self.before, self.seen = self.before + self.seen, b""
         os.write(self.fd, keys)
 
     def end(self):
@@ -43,8 +51,15 @@ class Terminal:
                     break
             except OSError:
                 break
+        return self.close()
+
+    def close(self):
+        """Hangs up, which ends it where it has not ended; its exit status, the first time."""
+        if self.pid is None:
+            return None
         os.close(self.fd)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        pid, self.pid = self.pid, None
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def screen(written, width, height):
