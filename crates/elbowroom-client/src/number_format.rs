@@ -64,7 +64,7 @@ pub fn held_by_cell(held_by: LimitedBy) -> &'static str {
     }
 }
 
-/// A disk's state in a word.
+/// A disk's state, as metrics spell it.
 pub const fn disk_state(state: DiskState) -> &'static str {
     match state {
         DiskState::Free => "free",
@@ -72,6 +72,17 @@ pub const fn disk_state(state: DiskState) -> &'static str {
         DiskState::Share => "share",
         DiskState::Slow => "slow",
         DiskState::Inversion => "inversion",
+    }
+}
+
+/// A disk's state for people: in tables and on the dashboard.
+pub const fn disk_state_words(state: DiskState) -> &'static str {
+    match state {
+        DiskState::Free => "free",
+        DiskState::Guard => "limiting bursts",
+        DiskState::Share => "shared out",
+        DiskState::Slow => "slow",
+        DiskState::Inversion => "limits backed off",
     }
 }
 

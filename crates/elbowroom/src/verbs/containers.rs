@@ -209,7 +209,7 @@ fn shorten(c: &ContainerView, text: &str) -> String {
 /// A container at a disk, on one line.
 fn disk_status_text(s: &ContainerDiskStatus) -> String {
     let mut line = format!(
-        "{}: read {}/s, write {}/s, {} used, lifeline {}",
+        "{}: read {}/s, write {}/s, {} used, protected rate (lifeline) {}",
         clip(&s.name, 40),
         number_format::short_bytes(s.rbps),
         number_format::short_bytes(s.wbps),
@@ -229,7 +229,7 @@ fn disk_status_text(s: &ContainerDiskStatus) -> String {
 fn held_by_text(held_by: LimitedBy) -> &'static str {
     match held_by {
         LimitedBy::Nothing => "nothing",
-        LimitedBy::Cap => "a cap of ours",
+        LimitedBy::Cap => "a cap of the agent",
         LimitedBy::User => "its user's limit",
         LimitedBy::Contention => "others on the disk",
         LimitedBy::Disk => "the disk, which is slow",
@@ -250,7 +250,7 @@ fn disk_explanation(s: &ContainerDiskStatus, now: Micros) -> String {
                 number_format::percent(s.used)
             ),
         ),
-        ("lifeline", format!("{} of the disk", number_format::percent(s.lifeline))),
+        ("protected rate", format!("{} of the disk, its lifeline", number_format::percent(s.lifeline))),
         (
             "cap",
             match s.max {
