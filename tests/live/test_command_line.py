@@ -92,6 +92,21 @@ def test_a_terminal_is_told_that_nproc_says_more_and_explain_says_which_programs
     assert "ask the kernel" not in agent.cli("explain", told.name).stdout
 
 
+def test_a_container_whose_engine_keeps_its_files_elsewhere_is_told_of(new_agent, docker, tmp_path):
+    agent = new_agent()
+    agent.config = re.sub("docker_root = .*", f'docker_root = "{tmp_path}"', agent.config)
+    container = docker.run(name="elbowroom-test-unnamed")
+    agent.start().attached(container)
+    wrong = agent.cli("show", container.name)
+    assert wrong.returncode == 2 and "no container" in wrong.stderr and "containers.docker_root" in wrong.stderr, wrong.stderr
+
+
+def test_a_recording_says_what_it_holds(two, tmp_path):
+    agent, *_ = two
+    done = agent.cli("record", "--ring", tmp_path / "ring", "--for", "1s")
+    assert done.returncode == 0 and f"recorded: `elbowroom replay {tmp_path}/ring`" in done.stderr, done.stderr
+
+
 def test_the_version_names_the_agent_that_answers(agent):
     told = agent.json("version")
     assert told["agent"] == told["version"], told

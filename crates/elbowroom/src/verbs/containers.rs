@@ -236,6 +236,14 @@ fn held_by_text(held_by: LimitedBy) -> &'static str {
     }
 }
 
+/// A part of what a disk can do, which it may not have shown yet.
+fn of_disk(part: Option<f64>) -> String {
+    part.map_or_else(
+        || "not known yet".to_owned(),
+        |part| format!("{} of the disk", number_format::percent(Some(part))),
+    )
+}
+
 /// What decided about a container's I/O on one disk.
 fn disk_explanation(s: &ContainerDiskStatus, now: Micros) -> String {
     let mut text = format!("\ndisk {}\n\n", clip(&s.name, 40));
@@ -244,13 +252,13 @@ fn disk_explanation(s: &ContainerDiskStatus, now: Micros) -> String {
         (
             "now",
             format!(
-                "read {}/s, write {}/s, {} of the disk",
+                "read {}/s, write {}/s, {}",
                 number_format::short_bytes(s.rbps),
                 number_format::short_bytes(s.wbps),
-                number_format::percent(s.used)
+                of_disk(s.used)
             ),
         ),
-        ("protected rate", format!("{} of the disk, its lifeline", number_format::percent(s.lifeline))),
+        ("protected rate", format!("{} (lifeline)", of_disk(s.lifeline))),
         (
             "cap",
             match s.max {
