@@ -198,7 +198,10 @@ mod tests {
         let id = "0123456789abcdef".repeat(4);
         for (text, expect) in [
             (format!("/docker/{id}"), "/docker/0123456789ab..."),
-            (format!("/a/cri-containerd-{id}.scope/{id}"), "/a/cri-containerd-0123456789ab....scope/0123456789ab..."),
+            (
+                format!("/a/cri-containerd-{id}.scope/{id}"),
+                "/a/cri-containerd-0123456789ab....scope/0123456789ab...",
+            ),
             (format!("{id}0 web"), &*format!("{id}0 web")),
             ("/système/web.service".into(), "/système/web.service"),
         ] {

@@ -170,10 +170,14 @@ impl PolicyLoop {
     fn unnamed_note(&self) -> &'static str {
         let of = |id| self.views.group(id)?.container.as_ref();
         let is_unnamed = |id: &CgroupId| {
-            of(*id).is_some_and(|container| container.engine == ContainerEngine::Docker && container.name.is_none())
+            of(*id).is_some_and(|container| {
+                container.engine == ContainerEngine::Docker && container.name.is_none()
+            })
         };
         match self.containers.keys().any(is_unnamed) {
-            true => "; where dockerd has a --data-root, containers have no names until containers.docker_root says so",
+            true => {
+                "; where dockerd has a --data-root, containers have no names until containers.docker_root says so"
+            }
             false => "",
         }
     }

@@ -270,7 +270,13 @@ mod tests {
 
     #[test]
     fn what_missing_means_is_said_where_something_is() {
-        let fact = |present, required| Prerequisite { name: "BPF", present, required, value: "no".into(), lost: "it" };
+        let fact = |present, required| Prerequisite {
+            name: "BPF",
+            present,
+            required,
+            value: "no".into(),
+            lost: "it",
+        };
         let report = |facts| CheckOutput { ready: true, facts, agent: None, agent_note: None };
         let text = |facts| text(&report(facts));
         assert!(text(vec![fact(true, true), fact(false, false)]).ends_with(LEGEND));

@@ -369,7 +369,10 @@ mod tests {
         // And its identifier is as short as Docker prints it, where it has a name.
         let mut named = container(1, true);
         let text = show_text(&named);
-        assert!(text.contains("id                abababababab\n") && text.contains("/docker/abababababab...\n"), "{text}");
+        assert!(
+            text.contains("id                abababababab\n") && text.contains("/docker/abababababab...\n"),
+            "{text}"
+        );
         named.name = None;
         assert!(show_text(&named).contains(&format!("/docker/{}\n", "ab".repeat(32))));
     }

@@ -151,7 +151,9 @@ mod tests {
     #[test]
     fn a_full_table_fits_eighty_columns_and_alerts_their_lines() {
         let text = text(&report(), TableStyle::PLAIN);
-        for line in text.lines().filter(|line| line.contains(" limits backed off ") || line.starts_with("DISK")) {
+        for line in
+            text.lines().filter(|line| line.contains(" limits backed off ") || line.starts_with("DISK"))
+        {
             assert!(line.chars().count() < 80, "{} {line}", line.len());
         }
         assert!(text.starts_with("enforcing, by lifeline\n"), "{text}");

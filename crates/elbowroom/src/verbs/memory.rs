@@ -327,7 +327,10 @@ mod tests {
         report.containers[0].verdict.status = VerdictStatus::WaitingMemory;
         let text = text(&report, TableStyle::PLAIN);
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
-        assert!(text.contains("MORE MEMORY") && text.contains("more will not help  waiting memory"), "{text}");
+        assert!(
+            text.contains("MORE MEMORY") && text.contains("more will not help  waiting memory"),
+            "{text}"
+        );
         assert!(text.starts_with("observing: decisions are shown"), "{text}");
         assert!(
             text.contains("STARVED        a-name-of-many-letters\n    it misses\\nits objective\n"),
