@@ -5,6 +5,7 @@ use elbowroom_govern::memory;
 use elbowroom_types::io::IoMax;
 use elbowroom_types::probe::Colour;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
+use elbowroom_types::verdict::VerdictStatus;
 
 /// Bytes per second, at most six characters: `0`, `812K`, `4.5M`, `1.2G`.
 pub fn short_bytes(rate: u64) -> String {
@@ -95,12 +96,15 @@ pub const fn colour_name(colour: Colour) -> &'static str {
     }
 }
 
-/// Whether more memory would help a container, for people: in tables, sentences and on the dashboard.
-pub const fn more_memory(colour: Colour) -> &'static str {
-    match colour {
-        Colour::Red => "needs more",
-        Colour::Yellow => "fine",
-        Colour::Green => "more will not help",
+/// Whether more memory would help a container, for people: in tables, sentences and on the dashboard. One whose limit is too small for
+/// it needs more, though it waits for nothing.
+pub const fn more_memory(colour: Colour, verdict: VerdictStatus) -> &'static str {
+    match (verdict, colour) {
+        (VerdictStatus::Tight | VerdictStatus::WaitingMemory | VerdictStatus::Killed, _) | (_, Colour::Red) => {
+            "needs more"
+        }
+        (_, Colour::Yellow) => "fine",
+        (_, Colour::Green) => "more will not help",
     }
 }
 

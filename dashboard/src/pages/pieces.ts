@@ -138,12 +138,14 @@ export function diskWords(word: string): string {
 const NEEDS: Record<string, [Tone, string, string]> = {
   green: ["good", "more will not help", "serves everything that is asked"],
   yellow: ["good", "fine", "does better than its objective, or hardly waits"],
-  red: ["warn", "needs more", "misses its objective, or waits for memory"],
+  red: ["warn", "needs more", "misses its objective, waits for memory, or hardly fits into its limit"],
 };
 
 /** Whether more memory would help an application, with a glyph for those who cannot tell colours apart. */
-export function needs(colour: string): HTMLElement {
-  const [tone, name, words] = NEEDS[colour] ?? ["plain", colour, ""];
+export function needs(colour: string, verdict?: string): HTMLElement {
+  // One whose limit is too small for it needs more, though it waits for nothing.
+  const judged = ["tight", "waiting_memory", "killed"].includes(verdict ?? "") ? "red" : colour;
+  const [tone, name, words] = NEEDS[judged] ?? ["plain", colour, ""];
   return pill(name, tone, words);
 }
 

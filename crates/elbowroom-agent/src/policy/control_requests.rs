@@ -7,10 +7,11 @@ use elbowroom_client::api::{
     Explanation, MemoryReport, PreparedView,
 };
 use elbowroom_linux::{process, timer};
+use elbowroom_types::container::ContainerEngine;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::lookup::{ContainerNames, LookupError, find_container, quoted};
 use elbowroom_types::probe::ProbeRecord;
-use elbowroom_types::sample::{ContainerEngine, HostEvent};
+use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::Micros;
 use rustix::process::Pid;
 use std::sync::mpsc;

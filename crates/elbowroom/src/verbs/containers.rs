@@ -134,8 +134,8 @@ fn kernel_cpus_note(containers: &[ContainerView], online: u32, style: TableStyle
 }
 
 const KERNEL_CPUS_NOTE: &str = "\
-CPUS is what files in the container say. `nproc` asks the kernel and may say more:
-`elbowroom explain CONTAINER`.
+CPUS is what files in a container say. `nproc` asks the kernel instead, and may
+say more: `elbowroom explain CONTAINER`.
 ";
 
 pub(super) fn show_text(c: &ContainerView) -> String {
@@ -181,7 +181,7 @@ pub(super) fn show_text(c: &ContainerView) -> String {
                 (false, _) => "no".to_owned(),
             },
         ),
-        ("view", c.view_dir.display().to_string()),
+        ("view", short(&c.view_dir.display().to_string())),
     ]);
     if !c.missing.is_empty() {
         lines.push(("not in container", c.missing.join(" ")));
@@ -192,7 +192,7 @@ pub(super) fn show_text(c: &ContainerView) -> String {
         None => lines.push(("labels", c.labels.to_string())),
     }
     lines.extend(c.probe.iter().map(|probe| ("probe", probe_text(probe))));
-    lines.extend(c.memory.iter().map(|status| ("memory", memory::memory_status_text(status))));
+    lines.extend(c.memory.iter().map(|status| ("memory", memory::memory_status_text(status, c.verdict.status))));
     lines.extend(c.disk.iter().map(|status| ("disk", disk_status_text(status))));
     let mut text = String::new();
     for (key, value) in lines {
@@ -239,7 +239,7 @@ fn held_by_text(held_by: LimitedBy) -> &'static str {
 /// A part of what a disk can do, which it may not have shown yet.
 fn of_disk(part: Option<f64>) -> String {
     part.map_or_else(
-        || "not known yet".to_owned(),
+        || "part of the disk not known yet".to_owned(),
         |part| format!("{} of the disk", number_format::percent(Some(part))),
     )
 }
@@ -295,7 +295,7 @@ pub(super) fn explanation_text(explanation: &Explanation, now: Micros) -> String
     let container = explanation.container.clone();
     let short = |text: &str| shorten(&explanation.container, text);
     let mut text = show_text(&ContainerView { disk: Vec::new(), memory: None, ..container });
-    let _ = writeln!(text, "\n{rule}\n");
+    let _ = writeln!(text, "\n{}\n", short(rule));
     for over in &explanation.over_quota {
         let _ = writeln!(text, "{:<17} {}", "over its quota", short(over));
     }
@@ -313,7 +313,7 @@ pub(super) fn explanation_text(explanation: &Explanation, now: Micros) -> String
         let _ = writeln!(text, "{key:<17} {value}");
     }
     text.push_str(&changes_text(changes, now));
-    explanation.memory.iter().for_each(|status| text.push_str(&memory::memory_explanation(status, now)));
+    explanation.memory.iter().for_each(|status| text.push_str(&memory::memory_explanation(status, explanation.container.verdict.status, now)));
     explanation.disk.iter().for_each(|status| text.push_str(&disk_explanation(status, now)));
     text
 }

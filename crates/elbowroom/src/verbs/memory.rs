@@ -123,13 +123,13 @@ fn container_table(containers: &[ContainerMemory], style: TableStyle) -> String 
         let s = &of.status;
         let mut cells = vec![
             clip(of.container.name.as_ref().unwrap_or(&of.container.id), NAME_WIDTH),
-            number_format::more_memory(s.colour).to_owned(),
+            number_format::more_memory(s.colour, of.verdict.status).to_owned(),
             match of.verdict.status {
                 VerdictStatus::Ok => number_format::memory_state(s.state).to_owned(),
                 status => status.to_string(),
             },
             number_format::short_bytes(s.usage.get()),
-            number_format::short_bytes(s.entitlement.get()),
+            entitled_cell(s.entitlement),
             number_format::short_bytes(s.lent.get()),
             source_name(s.source).to_owned(),
             number_format::short_bytes(s.floor.get()),
@@ -150,6 +150,14 @@ fn alert_text(view: &AlertView) -> String {
     format!("{:<14} {about}\n    {}\n", view.alert.kind, clip(&view.alert.text, 400))
 }
 
+/// An entitlement; 0 is that of a container that nothing is reserved for, and no number to compare with.
+fn entitled_cell(entitlement: Bytes) -> String {
+    match entitlement {
+        Bytes::ZERO => "-".to_owned(),
+        some => number_format::short_bytes(some.get()),
+    }
+}
+
 const fn source_name(source: ColourSource) -> &'static str {
     match source {
         ColourSource::Unknown => "-",
@@ -160,7 +168,7 @@ const fn source_name(source: ColourSource) -> &'static str {
 }
 
 /// A container's memory on one line.
-pub(crate) fn memory_status_text(s: &ContainerMemoryStatus) -> String {
+pub(crate) fn memory_status_text(s: &ContainerMemoryStatus, verdict: VerdictStatus) -> String {
     let by = match s.source {
         ColourSource::Unknown => "not watched for long enough yet".to_owned(),
         ColourSource::Probe => match s.sigma {
@@ -171,12 +179,14 @@ pub(crate) fn memory_status_text(s: &ContainerMemoryStatus) -> String {
         ColourSource::Refaults => "by refaults".to_owned(),
     };
     let mut line = format!(
-        "{} ({by}), {}, entitled to {}, guaranteed minimum {}",
-        number_format::more_memory(s.colour),
-        number_format::memory_state(s.state),
-        s.entitlement,
-        s.floor
+        "{} ({by}), {}",
+        number_format::more_memory(s.colour, verdict),
+        number_format::memory_state(s.state)
     );
+    // Of a container that nothing is reserved for both are nothing.
+    if s.entitlement > Bytes::ZERO {
+        let _ = write!(line, ", entitled to {}, guaranteed minimum {}", s.entitlement, s.floor);
+    }
     if s.lent > Bytes::ZERO {
         let _ = write!(line, ", {} lent out", s.lent);
     }
@@ -191,10 +201,14 @@ pub(crate) fn memory_status_text(s: &ContainerMemoryStatus) -> String {
 }
 
 /// What decided about a container's memory.
-pub(crate) fn memory_explanation(s: &ContainerMemoryStatus, now: Micros) -> String {
+pub(crate) fn memory_explanation(
+    s: &ContainerMemoryStatus,
+    verdict: VerdictStatus,
+    now: Micros,
+) -> String {
     let mut text = "\nmemory\n\n".to_owned();
     let mut rows = vec![
-        ("now", memory_status_text(s)),
+        ("now", memory_status_text(s, verdict)),
         ("used", format!("{}, of which {} can be reclaimed", s.usage, s.reclaimable)),
         ("reservation", s.reserve.to_string()),
     ];
@@ -228,7 +242,7 @@ fn decision_text(decision: &MemoryDecision) -> String {
         "{}: {} [{}, used {}, entitled to {}, guaranteed minimum {}, {} free]",
         number_format::what(decision.what, decision.at),
         decision.because,
-        number_format::more_memory(inputs.colour),
+        number_format::more_memory(inputs.colour, VerdictStatus::Ok),
         inputs.usage,
         inputs.entitlement,
         inputs.floor,
@@ -324,11 +338,16 @@ mod tests {
     fn tables_fit_eighty_columns() {
         let mut report = report();
         // The longest word of each column.
+        report.containers[0].verdict.status = VerdictStatus::WaitingDisk;
+        let longest = text(&report, TableStyle::PLAIN);
+        assert!(longest.lines().all(|line| line.chars().count() < 80), "{longest}");
+        assert!(longest.contains("more will not help  waiting disk"), "{longest}");
+        // Where the container's verdict is of its memory, both columns say so.
         report.containers[0].verdict.status = VerdictStatus::WaitingMemory;
         let text = text(&report, TableStyle::PLAIN);
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
         assert!(
-            text.contains("MORE MEMORY") && text.contains("more will not help  waiting memory"),
+            text.contains("MORE MEMORY") && text.contains("needs more   waiting memory"),
             "{text}"
         );
         assert!(text.starts_with("observing: decisions are shown"), "{text}");
@@ -349,15 +368,15 @@ mod tests {
         assert!(table.contains("SAVED") && table.contains("\n120M saved\n"), "{table}");
         assert!(table.contains("nothing is taken of a-name-of-many~:\n    it started now\n"), "{table}");
         let (now, status) = (Micros::secs(5), &mut report.containers[0].status);
-        assert!(memory_explanation(status, now).contains("120MiB; nothing is taken: it started now"));
+        assert!(memory_explanation(status, VerdictStatus::Ok, now).contains("120MiB; nothing is taken: it started now"));
         status.saving = Some(SavingStatus { active: true, because: "nobody needs it".into(), ..saving });
-        assert!(memory_explanation(status, now).contains("120MiB; more is taken: nobody needs it"));
+        assert!(memory_explanation(status, VerdictStatus::Ok, now).contains("120MiB; more is taken: nobody needs it"));
         assert!(!text(&report, TableStyle::PLAIN).contains("nothing is taken"));
     }
 
     #[test]
     fn a_standing_says_who_judged_and_what_is_not_in_force() {
-        let line = memory_status_text(&status());
+        let line = memory_status_text(&status(), VerdictStatus::Ok);
         let expect = "more will not help (by its probe, 125% of its objective), paused, entitled to 300MiB, guaranteed minimum \
                       300MiB, 200MiB lent out, 300MiB protected (not in force), shows at most 980MiB";
         assert_eq!(line, expect);
@@ -365,7 +384,7 @@ mod tests {
 
     #[test]
     fn decisions_come_with_their_numbers() {
-        let text = memory_explanation(&status(), Micros::secs(5));
+        let text = memory_explanation(&status(), VerdictStatus::Ok, Micros::secs(5));
         assert!(
             text.contains(
                 "lends 20MiB: because [more will not help, used 1GiB, entitled to 300MiB, guaranteed minimum 300MiB, 9MiB free]"

@@ -14,6 +14,7 @@ use elbowroom_client::table::{Align, Keep, clip};
 use elbowroom_linux::bounded::LineReader;
 use elbowroom_linux::probe;
 use elbowroom_types::probe::{MAX_RECORD_LEN, Measure, MeasureKind, ProbeRecord, ProbeReport};
+use elbowroom_types::verdict::VerdictStatus;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -228,7 +229,7 @@ fn report_text(report: &ProbeReport) -> String {
     let number = |n: f64| ((n * 1e3).round() / 1e3).to_string();
     match report {
         ProbeReport::Colour { colour } => {
-            format!("{}: {}", number_format::colour_name(*colour), number_format::more_memory(*colour))
+            format!("{}: {}", number_format::colour_name(*colour), number_format::more_memory(*colour, VerdictStatus::Ok))
         }
         ProbeReport::Measure(Measure { kind, served, offered, objective }) => {
             let mut text = match kind {

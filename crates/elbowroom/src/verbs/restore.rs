@@ -124,7 +124,7 @@ mod tests {
             text,
             "DONE      LIMIT                           NOW\n\
              restored  /sys/fs/cgroup/web/memory.high  max\n\
-             left      /sys/fs/cgroup/web/memory.high  9, which somebody else wrote\n\
+             left      /sys/fs/cgroup/web/memory.high  9, which another program wrote\n\
              FAILED    /sys/fs/cgroup/web/memory.high  EIO: set it to max by hand\n"
         );
     }

@@ -275,7 +275,7 @@ pub(super) mod tests {
         assert_eq!(heading(120), "CONTAINER VERDICT CPU MEMORY LIMIT READ/s WRITE/s DISK HELD BY");
         assert_eq!(
             heading(200),
-            "CONTAINER VERDICT CPU MEMORY LIMIT READ/s WRITE/s DISK HELD BY CPU OVER TIME BOUNDS MEMORY IS WHY"
+            "CONTAINER VERDICT CPU MEMORY LIMIT READ/s WRITE/s DISK HELD BY CPU OVER TIME BOUNDS MORE MEMORY WHY"
         );
         let shown = lines(&state(), 200, 8);
         assert!(shown[3].contains("killed 8 times in 60 s at"), "{shown:#?}");
