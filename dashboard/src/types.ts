@@ -178,7 +178,7 @@ export interface Memory {
   mode: string;
   not_enforced: string | null;
   pools: Pool[];
-  containers: { container: Named; status: MemoryStatus }[];
+  containers: { container: Named; status: MemoryStatus; verdict?: Verdict | null }[];
   alerts: Alert[];
 }
 

@@ -73,6 +73,41 @@ def test_exit_statuses_are_those_of_the_table(two, binary, tmp_path):
     assert nobody.returncode == 2 and "elbowroom agent" in nobody.stderr
 
 
+def test_a_terminal_is_told_that_nproc_says_more_and_explain_says_which_programs(agent, start, binary, run_dir):
+    if (kernel := len(os.sched_getaffinity(0))) < 2:
+        pytest.skip("needs two CPUs: with one, `nproc` cannot say more")
+    container = start("--cpus", "1")
+    agent.attached(container)
+    # Its size is set before it asks for it.
+    shell = ["sh", "-c", f"stty cols 100 rows 40; exec {binary} --run-dir {run_dir} list"]
+    terminal = Terminal(shell, 100, 40)
+    terminal.shows(b"`nproc` asks the kernel")
+    assert terminal.end() == 0
+    assert "nproc" not in agent.cli("list").stdout
+    said = f"see {container.online()} CPU; those that ask the kernel (`nproc`, musl, Python's affinity) see {kernel}."
+    assert said in agent.cli("explain", container.name).stdout
+    # Where system calls are answered from the view too, there is no difference.
+    told = start("--cpus", "1", "--libc")
+    agent.attached(told)
+    told.program("/usr/bin/python3", "-c", "import sys\nfor line in sys.stdin: print(1, flush=True)")()
+    assert "ask the kernel" not in agent.cli("explain", told.name).stdout
+
+
+def test_a_container_whose_engine_keeps_its_files_elsewhere_is_told_of(new_agent, docker, tmp_path):
+    agent = new_agent()
+    agent.config = re.sub("docker_root = .*", f'docker_root = "{tmp_path}"', agent.config)
+    container = docker.run(name="elbowroom-test-unnamed")
+    agent.start().attached(container)
+    wrong = agent.cli("show", container.name)
+    assert wrong.returncode == 2 and "no container" in wrong.stderr and "containers.docker_root" in wrong.stderr, wrong.stderr
+
+
+def test_a_recording_says_what_it_holds(two, tmp_path):
+    agent, *_ = two
+    done = agent.cli("record", "--ring", tmp_path / "ring", "--for", "1s")
+    assert done.returncode == 0 and f"recorded: `elbowroom replay {tmp_path}/ring`" in done.stderr, done.stderr
+
+
 def test_the_version_names_the_agent_that_answers(agent):
     told = agent.json("version")
     assert told["agent"] == told["version"], told

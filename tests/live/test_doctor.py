@@ -177,8 +177,8 @@ def test_what_the_agent_holds_is_not_taken_back_before_it_lets_go(doctor, made, 
         assert done.returncode == 1 and f"held by the agent: it says {77 * MIB} by lease, and {fixed} again" in done.stdout, done.stdout
         assert int(reservation.read_text()) == 77 * MIB
         told = doctor.call("--all", "--run-dir", run).stdout
-        assert "Somebody changed what fix 1" not in told, told
-        assert "Somebody changed what fix 1" in doctor.call("--all").stdout
+        assert "Another program changed what fix 1" not in told, told
+        assert "Another program changed what fix 1" in doctor.call("--all").stdout
     assert "memory-not-reserved" in doctor.undo().stdout
     done = doctor.undo("1", "--run-dir", run)
     assert done.returncode == 0 and "reverted" in done.stdout, done.stdout

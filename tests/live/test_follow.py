@@ -188,7 +188,7 @@ def test_maxmemory_follows_and_another_users_word_stays(agent, follow, redis):
     eventually(lambda: most() == 50 * MIB and "-> 50MiB" in process.said(), within=30)
     ask("CONFIG", "SET", "maxmemory", "30mb")
     cgroup.limit_memory(path, 400 * MIB)
-    eventually(lambda: "somebody else has set 30MiB" in process.said(), within=30)
+    eventually(lambda: "another program has set 30MiB" in process.said(), within=30)
     always(lambda: most() == 30 * MIB, during=3)
     ends(process)
     assert most() == 30 * MIB

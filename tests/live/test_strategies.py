@@ -145,7 +145,7 @@ def test_swap_that_somebody_granted_is_not_taken_away(ask, made, hungry):
     file = knob(group, "memory.swap.max")
     file.write_text(str(64 * MIB))
     done = ask("protect", f"/{group.path}", "--no-swap", "--yes")
-    assert done.returncode == 1 and "somebody set" in done.stderr, done.stderr
+    assert done.returncode == 1 and "another program set" in done.stderr, done.stderr
     assert read(file) == str(64 * MIB)
 
 

@@ -30,7 +30,7 @@ PROMISES = {
     "Let the doctor fix it": r"cpu-throttled.*web",
     "Undo the last fix": r"1 .*cpu-throttled.*reverted",
     "What does this container see?": r"effective CPU .*effective memory .*\n0",
-    "Which container may use more memory?": r"CONTAINER +DOING.*\ndb ",
+    "Which container may use more memory?": r"CONTAINER +MORE MEMORY.*\ndb ",
     "What limit does `db` need?": r"db .*128MiB",
     "Which container writes to the disk?": r"WRITE/s.*\nbackup .*\d[KM]",
     "Give a container priority on a disk": r"labels +.*priority.*300",

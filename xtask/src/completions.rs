@@ -23,13 +23,16 @@ pub(crate) fn write(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The verbs whose first word is a container.
+/// The verbs whose first word is a container, and their other names.
 fn verbs() -> Vec<String> {
     let command = elbowroom::command();
     let verbs = command
         .get_subcommands()
         .filter(|verb| verb.get_positionals().any(|arg| arg.get_id() == "container"));
-    verbs.map(|verb| verb.get_name().to_owned()).collect()
+    verbs
+        .flat_map(|verb| [verb.get_name()].into_iter().chain(verb.get_visible_aliases()))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn bash(generated: &str) -> String {

@@ -55,6 +55,7 @@ fn names_of_containers_are_offered_and_only_harmless_ones() {
     assert_eq!(bash(&["elbowroom", "show", ""]), ["web", "web-2", "db/shop.1"]);
     assert_eq!(bash(&["elbowroom", "--run-dir", "/run/x", "explain", "web-"]), ["web-2"]);
     assert_eq!(bash(&["elbowroom", "doctor", "d"]), ["db/shop.1"]);
+    assert_eq!(bash(&["elbowroom", "inspect", "d"]), ["db/shop.1"]);
     assert!(!dir.join("hacked").exists());
     // Not where no container is meant.
     assert_eq!(bash(&["elbowroom", "show", "-o", ""]), ["text", "json", "yaml"]);

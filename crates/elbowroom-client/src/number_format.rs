@@ -5,6 +5,7 @@ use elbowroom_govern::memory;
 use elbowroom_types::io::IoMax;
 use elbowroom_types::probe::Colour;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
+use elbowroom_types::verdict::VerdictStatus;
 
 /// Bytes per second, at most six characters: `0`, `812K`, `4.5M`, `1.2G`.
 pub fn short_bytes(rate: u64) -> String {
@@ -64,7 +65,7 @@ pub fn held_by_cell(held_by: LimitedBy) -> &'static str {
     }
 }
 
-/// A disk's state in a word.
+/// A disk's state, as metrics spell it.
 pub const fn disk_state(state: DiskState) -> &'static str {
     match state {
         DiskState::Free => "free",
@@ -75,7 +76,18 @@ pub const fn disk_state(state: DiskState) -> &'static str {
     }
 }
 
-/// How a container is doing, in a word.
+/// A disk's state for people: in tables and on the dashboard.
+pub const fn disk_state_words(state: DiskState) -> &'static str {
+    match state {
+        DiskState::Free => "free",
+        DiskState::Guard => "limiting bursts",
+        DiskState::Share => "shared out",
+        DiskState::Slow => "slow",
+        DiskState::Inversion => "limits backed off",
+    }
+}
+
+/// A probe's judgement, as probes and metrics spell it.
 pub const fn colour_name(colour: Colour) -> &'static str {
     match colour {
         Colour::Red => "red",
@@ -84,15 +96,27 @@ pub const fn colour_name(colour: Colour) -> &'static str {
     }
 }
 
-/// A state in a word.
+/// Whether more memory would help a container, for people: in tables, sentences and on the dashboard. One whose limit is too small for
+/// it needs more, though it waits for nothing.
+pub const fn more_memory(colour: Colour, verdict: VerdictStatus) -> &'static str {
+    match (verdict, colour) {
+        (VerdictStatus::Tight | VerdictStatus::WaitingMemory | VerdictStatus::Killed, _) | (_, Colour::Red) => {
+            "needs more"
+        }
+        (_, Colour::Yellow) => "fine",
+        (_, Colour::Green) => "more will not help",
+    }
+}
+
+/// What happens to a container's memory, in a word or two.
 pub const fn memory_state(state: memory::LendingState) -> &'static str {
     match state {
-        memory::LendingState::Observe => "observed",
-        memory::LendingState::Protected => "protected",
-        memory::LendingState::Spare => "spare",
+        memory::LendingState::Observe => "new",
+        memory::LendingState::Protected => "in use",
+        memory::LendingState::Spare => "can lend",
         memory::LendingState::Lending => "lending",
-        memory::LendingState::Hold => "hold",
-        memory::LendingState::Dead => "dead",
+        memory::LendingState::Hold => "paused",
+        memory::LendingState::Dead => "empty",
     }
 }
 
@@ -108,6 +132,16 @@ pub fn what(what: memory::MemoryAction, at: Micros) -> String {
             format!("left alone for {}", until.saturating_sub(at))
         }
     }
+}
+
+/// Text with each identifier of 64 hexadecimal digits shortened to the 12 that engines print: `/docker/0123456789ab...`.
+pub fn short_ids(text: &str) -> String {
+    let is_other = |c: char| !c.is_ascii_hexdigit();
+    let short = |part: &str| match part.trim_end_matches(is_other).len() {
+        64 => [&part[..12], "...", &part[64..]].concat(),
+        _ => part.to_owned(),
+    };
+    text.split_inclusive(is_other).map(short).collect()
 }
 
 /// A moment as people tell it, seen from `now` on the same clock: `now`, `3 min ago`, `in 9 s`.
@@ -161,6 +195,22 @@ mod tests {
         let told = [0, 999_879, 999_998, 1_000_000, 1_000_009, 1_009_000]
             .map(|seconds| relative(Micros::secs(seconds), now));
         assert_eq!(told, ["11 d ago", "2 min ago", "2 s ago", "now", "in 9 s", "in 2 h"]);
+    }
+
+    #[test]
+    fn identifiers_are_as_short_as_engines_print_them() {
+        let id = "0123456789abcdef".repeat(4);
+        for (text, expect) in [
+            (format!("/docker/{id}"), "/docker/0123456789ab..."),
+            (
+                format!("/a/cri-containerd-{id}.scope/{id}"),
+                "/a/cri-containerd-0123456789ab....scope/0123456789ab...",
+            ),
+            (format!("{id}0 web"), &*format!("{id}0 web")),
+            ("/système/web.service".into(), "/système/web.service"),
+        ] {
+            assert_eq!(short_ids(&text), expect);
+        }
     }
 
     #[test]

@@ -21,12 +21,12 @@ pub struct Claim {
     pub tier: u8,
     /// What it suffers from first.
     pub class: ServiceClass,
-    /// What it is owed of every disk it uses, whatever it used so far.
+    /// Its reservation of every disk it uses, whatever it used so far.
     pub disk: DiskReservation,
     /// The reservation of disks is its own claim, by a label: it is no promise of whoever runs the node.
     #[serde(skip)]
     pub disk_is_asked: bool,
-    /// What it is owed of memory.
+    /// What it is entitled to of memory.
     pub memory: MemoryClaim,
 }
 
@@ -125,7 +125,7 @@ impl From<DiskReservation> for IoMax {
     }
 }
 
-/// What a container is owed of memory.
+/// What a container is entitled to of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MemoryClaim {

@@ -86,7 +86,7 @@ pub struct ContainerLabels {
     /// Its part when there is not enough.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<PriorityLabel>,
-    /// What it is owed of memory.
+    /// Its reservation of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_reservation: Option<Bytes>,
     /// What of that whoever runs the node promised; the rest counts at most to the container's own limit.
@@ -95,7 +95,7 @@ pub struct ContainerLabels {
     /// Whether memory that it does not use is taken while nobody needs it; absent: as the configuration says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_saving: Option<bool>,
-    /// What it is owed of every disk it uses.
+    /// Its reservation of every disk it uses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_reservation: Option<DiskReservation>,
     /// Whether whoever runs the node promised that.

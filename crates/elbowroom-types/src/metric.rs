@@ -71,7 +71,7 @@ table! {
 
     NODE_CPUS = Gauge "elbowroom_node_cpus" "" &[], "Online CPUs.";
     NODE_CPUS_USED = Gauge "elbowroom_node_cpus_used" "" &[], "CPUs used over the last second.";
-    NODE_MEMORY = Gauge "elbowroom_node_memory_bytes" "bytes" &["part"], "The machine's memory: total, used, reserved, and lendable, which nobody uses and nobody can call back.";
+    NODE_MEMORY = Gauge "elbowroom_node_memory_bytes" "bytes" &["part"], "The machine's memory: total, used, reserved, and lendable, which no container uses or can call back.";
     NODE_SHORT = Gauge "elbowroom_node_memory_short" "" &[], "1 while containers compete for memory, else 0.";
     CPU_EFFECTIVE = Gauge "elbowroom_cpu_effective" "" CONTAINER, "CPUs the container sees.";
     CPU_LOWER = Gauge "elbowroom_cpu_lower" "" CONTAINER, "CPUs it sees at least: its fair share.";
@@ -84,12 +84,12 @@ table! {
 
     MEMORY_MODE = Info "elbowroom_memory_governor" "" &["mode"], "What is done with decisions about memory.";
     MEMORY_ENTITLEMENT = Gauge "elbowroom_memory_entitlement_bytes" "bytes" CONTAINER, "Its entitlement now.";
-    MEMORY_FLOOR = Gauge "elbowroom_memory_floor_bytes" "bytes" CONTAINER, "What is never taken from it.";
-    MEMORY_LENT = Gauge "elbowroom_memory_lent_bytes" "bytes" CONTAINER, "What others use of it.";
+    MEMORY_FLOOR = Gauge "elbowroom_memory_floor_bytes" "bytes" CONTAINER, "Its guaranteed minimum: memory that is never taken from it.";
+    MEMORY_LENT = Gauge "elbowroom_memory_lent_bytes" "bytes" CONTAINER, "Memory that it has lent out.";
     MEMORY_SAVED = Gauge "elbowroom_memory_saved_bytes" "bytes" CONTAINER, "What saving took of it that did not come back; absent where nothing is saved.";
-    MEMORY_COLOUR = Gauge "elbowroom_memory_colour" "" &["id", "name", "colour"], "How it is doing: 1 for its colour, 0 for the others.";
+    MEMORY_COLOUR = Gauge "elbowroom_memory_colour" "" &["id", "name", "colour"], "Whether more memory would help it, 1 for its colour, 0 for the others: red needs more, yellow is fine, green: more will not help.";
     MEMORY_FAILED = Counter "elbowroom_memory_failed_loans" "" CONTAINER, "Loans of its memory that hurt it.";
-    MEMORY_POOL = Gauge "elbowroom_memory_pool_bytes" "bytes" &["path", "part"], "What containers share: its size, what of it is free, what is reserved.";
+    MEMORY_POOL = Gauge "elbowroom_memory_pool_bytes" "bytes" &["path", "part"], "Memory that containers share: its size, what of it is free, what is reserved.";
     MEMORY_RECLAIMED = Counter "elbowroom_memory_reclaimed_bytes" "bytes" &[], "Memory that was taken from containers since the policy process started.";
     MEMORY_ORDERS = Counter "elbowroom_memory_orders" "" &["outcome"], "Orders about memory since the policy process started.";
     MEMORY_TICK = Gauge "elbowroom_memory_tick_seconds" "seconds" &[], "What the last measurement of memory took.";

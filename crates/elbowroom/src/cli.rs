@@ -46,7 +46,7 @@ pub(crate) enum Verb {
     /// Run the agent in the foreground until Ctrl-C or SIGTERM.
     #[command(
         after_help = "Examples:\n  elbowroom agent             decides about disks and memory and shows it, moves nothing\n  \
-        elbowroom agent --enforce   limits who takes what others need, lends what nobody needs\n\n\
+        elbowroom agent --enforce   limits bursts on disks, lends out idle memory\n\n\
         See `elbowroom check` for what this host offers."
     )]
     Agent(AgentArgs),
@@ -72,10 +72,13 @@ pub(crate) enum Verb {
     #[command(visible_alias = "ps")]
     List(ListArgs),
     /// Show one container in full.
+    #[command(visible_alias = "inspect")]
     Show(ContainerArgs),
     /// Say why a container sees what it sees, and what changed.
+    #[command(visible_alias = "describe")]
     Explain(ContainerArgs),
     /// Watch all containers live, worst first.
+    #[command(visible_alias = "stats")]
     Top(TopArgs),
     /// Show the dashboard in a browser.
     ///
@@ -83,20 +86,22 @@ pub(crate) enum Verb {
     Dashboard(crate::verbs::dashboard::DashboardArgs),
     /// Show disks: what they can do, what is promised, what is wrong.
     ///
-    /// STATE: free (no caps), guard (room for all), share (saturated and divided), slow (saturated, and slower than it was),
-    /// inversion (caps of ours held everybody up and were taken off). Numbers are bytes per second; operations are in the
-    /// JSON. Why a container gets what it gets: `elbowroom explain CONTAINER`.
+    /// STATE: free (no limits), limiting bursts (no container is short now, and limits of before grow), shared out (a container is
+    /// short, and others are limited for it), slow (the same, and the disk does less than it could), limits backed off (they held all
+    /// containers up while the disk was idle, and are off for a while). Numbers are bytes per second; operations are in the JSON.
+    /// Why a container gets what it gets: `elbowroom explain CONTAINER`.
     Disks(TableArgs),
-    /// Show memory: what each container may have, and what it lends.
+    /// Show memory: which container needs more, and what it lends out.
     ///
-    /// DOING: red (misses its objective), yellow (meets it), green (more memory cannot help), BY its probe or by what the kernel
-    /// shows. ENTITLED is its entitlement now, FLOOR is never taken, LENT is what others use of it, KEPT is protected by the kernel.
+    /// MORE MEMORY: a container needs more (it misses its objective or waits for memory), is fine, or more will not help it.
+    /// ENTITLED: what it may use now, however much its neighbours want. LENT OUT: what others use of that. With -o wide also BY (its
+    /// probe, or what the kernel counts), MINIMUM (its guaranteed minimum, never taken) and PROTECTED (by the kernel, for the agent).
     /// Why: `elbowroom explain CONTAINER`.
     Memory(TableArgs),
     /// Show what is wrong, and what was within the last hour.
     ///
     /// Overload, starved containers, the doctor's findings, limits taken back.
-    /// Exit status: 0 when nothing is wrong, 1 when something is, 2 error. Who else is told: `[[hooks]]` in the configuration.
+    /// Exit status: 0 when nothing is wrong, 1 when something is, 2 error. To tell other programs: `[[hooks]]` in the configuration.
     Alerts(TableArgs),
     /// Say how an application is doing, or see what applications say.
     Probe(crate::verbs::probe::ProbeArgs),
@@ -110,14 +115,14 @@ pub(crate) enum Verb {
     Follow(crate::verbs::follow::FollowArgs),
     /// Run a client of a container's server, without root's rights.
     ///
-    /// It prints the last line that the client prints, and needs no agent. The server may be hostile: the client is nobody, has a clean environment and ten seconds, and reaches the socket that is in the
+    /// It prints the last line that the client prints, and needs no agent. The server may be hostile: the client runs as the user nobody, has a clean environment and ten seconds, and reaches the socket that is in the
     /// container, or the container's network. What `exec` probes and actuators of `follow` are to ask with.
     #[command(after_help = "Example, in a program of `[[probes]]`:\n  \
         elbowroom ask --socket /run/mysqld/mysqld.sock -- mariadb --no-defaults --socket={} -Ne 'SELECT 1'")]
     Ask(crate::verbs::ask::AskArgs),
     /// Show free room on many nodes, and where a container would fit.
     ///
-    /// It asks the nodes' agents, or Prometheus. SEEN are the CPUs that a node's containers see together, FREE is memory that nobody uses and nobody can call back, DISK is the
+    /// It asks the nodes' agents, or Prometheus. SEEN are the CPUs that a node's containers see together, FREE is memory that no container uses or can call back, DISK is the
     /// fullest one. Exit status: 0 when every node was read, or the container fits somewhere; 1 when not, 2 error.
     #[command(after_help = "Examples:\n  elbowroom fleet node1 node2 --token-file token\n  \
         elbowroom fleet --nodes nodes.txt --cpus 2 --memory 4GiB --disk rbps=50MiB/s")]
@@ -136,7 +141,7 @@ pub(crate) enum Verb {
     /// Take off limits that a dead or hung agent left.
     ///
     /// It needs no agent. The agent does this by itself, and when it starts. Exit status: 0 when everything is as its users set it, 1 when
-    /// somebody else changed a limit since, or an agent that works holds some, 2 when one may still be in force.
+    /// another program changed a limit since, or a running agent holds some, 2 when one may still be in force.
     Restore(OutputArgs),
     /// Find what hurts containers here, say why, and fix it if asked.
     Doctor(elbowroom_doctor::verb::DoctorArgs),
@@ -144,7 +149,7 @@ pub(crate) enum Verb {
     Undo(elbowroom_doctor::verb::UndoArgs),
     /// Free the memory a container was promised before it needs it.
     ///
-    /// It needs no agent. Touches and gives back memory outside the container, so that page cache that nobody uses goes now, and not while the
+    /// It needs no agent. Touches and gives back memory outside the container, so that unused page cache goes now, and not while the
     /// container waits. Nothing is reserved: --hold keeps it for the container until it has grown. Exit status: 0 when all
     /// was made free, 1 when less, 2 error.
     #[command(after_help = "Example, before a JVM is started in the container:\n  \

@@ -136,8 +136,8 @@ function stands(container: Container): HTMLElement[] {
       h(
         "section", {}, h("h2", {}, "Memory"),
         facts([
-          ["now", [needs(memory.colour), ` ${MEMORY_STATES[memory.state] ?? memory.state}`], `by its ${memory.source}`],
-          ["uses", `${format.bytes(memory.usage)}, ${format.bytes(memory.reclaimable)} of it can be taken`],
+          ["now", [needs(memory.colour, container.verdict?.status), ` ${MEMORY_STATES[memory.state] ?? memory.state}`], `by its ${memory.source}`],
+          ["uses", `${format.bytes(memory.usage)}, ${format.bytes(memory.reclaimable)} of it can be reclaimed`],
           ["entitled to", entitled(memory.entitlement), "what it would get if it asked now"],
           ["reserved", `${format.bytes(memory.reserve)}, guaranteed minimum ${format.bytes(memory.floor)}`],
           ["lent out", format.bytes(memory.lent)],

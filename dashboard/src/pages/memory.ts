@@ -4,11 +4,11 @@ import { bar, empty, h, key, nameOf, pill, visible } from "../dom";
 import * as format from "../format";
 import { link } from "../route";
 import { store } from "../store";
-import type { Memory, MemoryStatus, Named, Pool } from "../types";
+import type { Memory, MemoryStatus, Named, Pool, Verdict } from "../types";
 import type { Page } from "./page";
 import { alerts, entitled, MEMORY_STATES, mode, needs } from "./pieces";
 
-type Member = { container: Named; status: MemoryStatus };
+type Member = { container: Named; status: MemoryStatus; verdict?: Verdict | null };
 
 /** Members shown of a pool before the rest is only counted. */
 const SHOWN = 60;
@@ -70,11 +70,11 @@ function table(members: Member[], enforced: boolean): Array<HTMLElement | null> 
         h("thead", {}, h("tr", {}, ...([["Container", ""], ["More memory", "whether more would help, by its probe or by how long it waits"], ["Uses, and is entitled to", "bar: what it uses; line: what it would get if it asked"], ["uses", ""], ["entitled to", "entitlement"], ["lent out", "taken from it since it last needed all"], ["reserved", "never taken while it has use for it"], ["State", ""]] as const).map(([text, title], i) => h("th", { scope: "col", title: title || null, ...(i >= 3 && i <= 6 ? { "data-number": true } : {}) }, text)))),
         h(
           "tbody", {},
-          ...sorted.slice(0, SHOWN).map(({ container, status }) =>
+          ...sorted.slice(0, SHOWN).map(({ container, status, verdict }) =>
             h(
               "tr", {},
               h("th", { scope: "row" }, h("a", { href: link("container", container.id) }, h("bdi", {}, nameOf(container)))),
-              h("td", {}, needs(status.colour)),
+              h("td", {}, needs(status.colour, verdict?.status)),
               h("td.wide", {}, balance(status, most, enforced)),
               ...[status.usage, status.entitlement, status.lent, status.reserve].map((value, i) => h("td", { "data-number": true, ...(i === 2 && value > 0 ? { "data-strong": true } : {}) }, value === 0 ? h("span.quiet", {}, i === 1 ? entitled(value) : "0") : format.bytes(value))),
               h("td.quiet", {}, MEMORY_STATES[status.state] ?? status.state),

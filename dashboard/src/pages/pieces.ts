@@ -138,12 +138,14 @@ export function diskWords(word: string): string {
 const NEEDS: Record<string, [Tone, string, string]> = {
   green: ["good", "more will not help", "serves everything that is asked"],
   yellow: ["good", "fine", "does better than its objective, or hardly waits"],
-  red: ["warn", "needs more", "misses its objective, or waits for memory"],
+  red: ["warn", "needs more", "misses its objective, waits for memory, or hardly fits into its limit"],
 };
 
 /** Whether more memory would help an application, with a glyph for those who cannot tell colours apart. */
-export function needs(colour: string): HTMLElement {
-  const [tone, name, words] = NEEDS[colour] ?? ["plain", colour, ""];
+export function needs(colour: string, verdict?: string): HTMLElement {
+  // One whose limit is too small for it needs more, though it waits for nothing.
+  const judged = ["tight", "waiting_memory", "killed"].includes(verdict ?? "") ? "red" : colour;
+  const [tone, name, words] = NEEDS[judged] ?? ["plain", colour, ""];
   return pill(name, tone, words);
 }
 
@@ -153,12 +155,12 @@ export function entitled(value: number): string {
 }
 
 export const MEMORY_STATES: Record<string, string> = {
-  observe: "watched, nothing is taken yet",
-  protected: "keeps what it is entitled to",
-  spare: "could spare some",
-  lending: "lends out",
-  hold: "a loan hurt: nothing is taken for a while",
-  dead: "has no process",
+  observe: "new: nothing is taken yet",
+  protected: "in use: what it is entitled to is protected",
+  spare: "can lend",
+  lending: "lending",
+  hold: "paused: a loan hurt, nothing is taken for a while",
+  dead: "empty: no process is in it",
 };
 
 export const HELD: Record<string, string> = {

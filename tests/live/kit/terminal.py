@@ -22,16 +22,24 @@ class Terminal:
         if self.pid == 0:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
             os.execvpe(words[0], words, {**os.environ, "TERM": "xterm-256color", **env})
-        self.seen = b""
+        self.size = width, height
+        self.seen, self.before = b"", b""  # since the last keys, and until then
 
     def shows(self, what, within=15):
         """Waits until it wrote this."""
+        self._wait(lambda: what in self.seen, what, within)
+
+    def draws(self, text, within=15):
+        """Waits until the screen has this text; cells that stay are not written again."""
+        self._wait(lambda: text in screen(self.before + self.seen, *self.size), text, within)
+
+    def _wait(self, enough, what, within):
         end = time.monotonic() + within * PATIENCE
-        while what not in self.seen:
-            self.seen += self.read(end, what)
+        while not enough():
+            self.seen += self._read(end, what)
 
     def press(self, keys):
-        self.seen = b""
+        self.before, self.seen = self.before + self.seen, b""
         os.write(self.fd, keys)
 
     def end(self, within=15):
@@ -39,16 +47,23 @@ class Terminal:
         end = time.monotonic() + within * PATIENCE
         # A terminal that no program has any more is an error to read.
         with contextlib.suppress(OSError):
-            while self.read(end, "its end"):
+            while self._read(end, "its end"):
                 pass
-        os.close(self.fd)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.close()
 
-    def read(self, end, what):
+    def close(self):
+        """Hangs up, which ends it where it has not ended; its exit status, the first time."""
+        if self.pid is None:
+            return None
+        os.close(self.fd)
+        pid, self.pid = self.pid, None
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def _read(self, end, what):
         """What it writes next. One that writes nothing until `end` is killed."""
         if not select.select([self.fd], [], [], max(0, end - time.monotonic()))[0]:
             os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+            self.close()
             raise AssertionError((what, self.seen[-2000:]))
         return os.read(self.fd, 1 << 16)
 

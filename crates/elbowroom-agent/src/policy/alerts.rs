@@ -305,7 +305,7 @@ fn restore_alerts(note: &RestoreNotice) -> Vec<Alert> {
             )
         }),
         told(AlertKind::ForeignWriter, &|fate| matches!(fate, LeaseEnding::Foreign(_)), &|n| {
-            format!("{} of ours had been changed by somebody else when it was to be taken off: left as it is", limits(n))
+            format!("{} of ours had been changed by another program when it was to be taken off: left as it is", limits(n))
         }),
         told(AlertKind::LeaseStuck, &|fate| matches!(fate, LeaseEnding::Failed(_)), &|n| {
             format!("{} of ours cannot be taken off: `elbowroom restore` tries again and says why", limits(n))

@@ -7,6 +7,7 @@ use elbowroom_client::api::{
     Explanation, MemoryReport, PreparedView,
 };
 use elbowroom_linux::{process, timer};
+use elbowroom_types::container::ContainerEngine;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::lookup::{ContainerNames, LookupError, find_container, quoted};
 use elbowroom_types::probe::ProbeRecord;
@@ -160,9 +161,25 @@ impl PolicyLoop {
         match find_container(&names, name) {
             Ok(place) => Ok(groups[place].0),
             Err(error @ LookupError::Unknown { meant: None, .. }) => {
-                Err(format!("{error}: `elbowroom list` shows those that run"))
+                Err(format!("{error}: `elbowroom list` shows those that run{}", self.unnamed_note()))
             }
             Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Why a container of Docker may be known by its identifier only: every one of them has a name.
+    fn unnamed_note(&self) -> &'static str {
+        let of = |id| self.views.group(id)?.container.as_ref();
+        let is_unnamed = |id: &CgroupId| {
+            of(*id).is_some_and(|container| {
+                container.engine == ContainerEngine::Docker && container.name.is_none()
+            })
+        };
+        match self.containers.keys().any(is_unnamed) {
+            true => {
+                "; where dockerd has a --data-root, containers have no names until containers.docker_root says so"
+            }
+            false => "",
         }
     }
 

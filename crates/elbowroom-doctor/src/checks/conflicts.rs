@@ -12,7 +12,7 @@ const OTHER_MANAGERS: [&str; 2] = ["koordlet", "katalyst-agent"];
 /// Two writers of one file.
 pub(super) const FOREIGN_WRITER: DoctorCheck = DoctorCheck {
     id: "other-governor",
-    pitfall: "somebody else governs the same files",
+    pitfall: "another program governs the same files",
     reads_v1: "process names, memory.soft_limit_in_bytes",
     reads_v2: "process names, memory.low",
     threshold: "koordlet or katalyst-agent is at work, which write the files that fixes here would write",
@@ -60,7 +60,7 @@ fn overwritten(facts: &HostFacts) -> Vec<DoctorFinding> {
             DoctorFinding::new(
                 Severity::Info,
                 format!(
-                    "Somebody changed what fix {} had set: their value is in force, and stays.",
+                    "Another program changed what fix {} had set: its value is in force, and stays.",
                     write.id
                 ),
             )
@@ -77,7 +77,7 @@ pub(super) const HOST_SHORT_OF_MEMORY: DoctorCheck = DoctorCheck {
     pitfall: "the host is short of memory",
     reads_v1: "/proc/pressure/memory full avg10, /proc/meminfo MemAvailable",
     reads_v2: "/proc/pressure/memory full avg10, /proc/meminfo MemAvailable",
-    threshold: "everybody waits for memory more than 5 % of the last 10 s, or less than 3 % of MemTotal is available",
+    threshold: "all tasks wait for memory more than 5 % of the last 10 s, or less than 3 % of MemTotal is available",
     reference: "Documentation/accounting/psi.rst",
     run: host_short_of_memory,
 };

@@ -163,7 +163,7 @@ pub(super) const LIMIT_STALLS_HOST: DoctorCheck = DoctorCheck {
     pitfall: "a limited container holds up the whole file system",
     reads_v1: "blkio.throttle.*_device, /proc/pressure/io full, /proc/diskstats",
     reads_v2: "io.max, /proc/pressure/io full, /proc/diskstats",
-    threshold: "everybody waits for disks more than 40 % of the last 10 s, though no disk has as much as 0.2 requests under way",
+    threshold: "all tasks wait for disks more than 40 % of the last 10 s, though no disk has as much as 0.2 requests under way",
     reference: "moby/moby#39737; block/blk-throttle.c",
     run: limit_stalls_host,
 };
@@ -333,7 +333,7 @@ fn not_divided(facts: &HostFacts) -> Vec<DoctorFinding> {
                 DoctorFinding::new(
                     Severity::Warning,
                     format!(
-                        "{} is full and goes to whoever asks most: {} containers share it, {} moves the most.",
+                        "{} is full and goes to the container that asks most: {} containers share it, {} moves the most.",
                         d.name,
                         users.len(),
                         users[0].1
@@ -342,7 +342,7 @@ fn not_divided(facts: &HostFacts) -> Vec<DoctorFinding> {
                 .with_evidence(format!("/proc/diskstats {} queue", d.name), format!("{queue:.1}"))
                 .with_evidence(queue_file(d, "scheduler"), d.queue.get("scheduler").map_or("absent", |s| s))
                 .with_fix(manual_fix(&[&format!("echo bfq > {}", queue_file(d, "scheduler"))]))
-                .with_advice("Or `disk.mode = \"observe\"` in the agent's configuration, which tells what everybody is due.")
+                .with_advice("Or `disk.mode = \"observe\"` in the agent's configuration, which shows what each container is due.")
             })
         })
         .collect()

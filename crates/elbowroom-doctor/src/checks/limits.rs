@@ -21,7 +21,7 @@ pub(super) const HIGH: DoctorCheck = DoctorCheck {
     pitfall: "memory.high puts processes to sleep",
     reads_v1: "",
     reads_v2: "memory.events high, memory.pressure full avg10, memory.high",
-    threshold: "more than 10 events per second and everybody in it stopped for memory more than 5 % of the last 10 s",
+    threshold: "more than 10 events per second and all tasks in it stopped for memory more than 5 % of the last 10 s",
     reference: "Documentation/admin-guide/cgroup-v2.rst, memory.high; KEP-2570 on livelock before Linux 5.9",
     run: high,
 };

@@ -72,7 +72,7 @@ impl fmt::Display for ProtectError {
             Self::SwapGranted { file, granted } => {
                 write!(
                     f,
-                    "somebody set {file} to {granted}, which is not lowered: set it to max first, or leave it"
+                    "another program set {file} to {granted}, which is not lowered: set it to max first, or leave it"
                 )
             }
             Self::DoesNotFit { need, file, limit } => write!(

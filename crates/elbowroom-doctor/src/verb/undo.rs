@@ -131,7 +131,7 @@ fn revert_fix(root: &Root, leases: &Path, entry: &FixEntry, others: &[FixEntry])
     (files, stays)
 }
 
-const REBOOTED: &str = "the host was started again since: what it says now is somebody else's";
+const REBOOTED: &str = "the host was started again since: what it says now was set since";
 const CONTAINER_GONE: &str = "with the container that had it";
 
 /// The outcome in a word and a sentence, and whether the fix stays in the journal for another try.
@@ -160,7 +160,7 @@ fn revert_file_write(
         Ok(RevertOutcome::AlreadyReverted) => ("already back", format!("it says {}", write.from), false),
         Ok(RevertOutcome::Gone) => ("gone", CONTAINER_GONE.into(), false),
         Ok(RevertOutcome::Foreign(now)) => {
-            ("foreign", format!("it says {now}, not {}: somebody else's value stays", write.to), false)
+            ("foreign", format!("it says {now}, not {}: the value of another program stays", write.to), false)
         }
         Ok(RevertOutcome::Leased(lent)) => ("held", lent.to_string(), true),
         Ok(RevertOutcome::InUse { file, usage }) => (

@@ -128,7 +128,7 @@ fn memory(signals: &OverloadSignals) -> Option<AlertDetails> {
     };
     let text = format!(
         "memory is short: {waits}, {} of {total} can be had and the kernel reclaims below {low_mark}: move a container \
-         elsewhere, or see `elbowroom memory` for who holds what he does not use",
+         elsewhere, or see `elbowroom memory` for what each container uses and is entitled to",
         available.unwrap_or(free)
     );
     let mut evidence = Vec::new();

@@ -12,7 +12,7 @@ pub(super) const NOT_WATCHED: &str = "how long it waits for memory was not measu
 
 pub(super) fn lend(giver: &MemoryMember, needer: &str, pool: &MemoryPool) -> String {
     format!(
-        "{} has no use for more, {needer} has, and {} are free; it uses {} and keeps its floor of {}",
+        "{} has no use for more, {needer} has, and {} are free; it uses {}, and its guaranteed minimum of {} stays",
         colour_text(giver),
         size(pool.room),
         size(giver.usage()),
@@ -38,7 +38,7 @@ pub(super) fn recall(giver: &MemoryMember, needer: &str, short: f64) -> String {
 }
 
 pub(super) fn drain(giver: &MemoryMember) -> String {
-    format!("nobody is in it, and {} of page cache are left behind", size(giver.usage()))
+    format!("no process is in it, and {} of page cache are left behind", size(giver.usage()))
 }
 
 pub(super) fn hold(harm: &str, returned: bool) -> String {
@@ -89,7 +89,9 @@ pub(super) fn comes_back(rate: f64, harmless: f64) -> String {
 }
 
 pub(super) fn foreign(container: &str) -> String {
-    format!("somebody else set the protection of {container} that was ours; it is theirs for ten minutes")
+    format!(
+        "another program set the protection of {container} that was the agent's: the agent leaves it alone for ten minutes"
+    )
 }
 
 fn colour_text(member: &MemoryMember) -> &'static str {

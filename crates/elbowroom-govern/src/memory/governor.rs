@@ -171,7 +171,9 @@ impl MemoryGovernor {
             let serves =
                 container.engine == ContainerEngine::Plain && SERVICE_CGROUPS.contains(&group.path.as_str());
             member.exempt_reason = match member.claim.memory.reserve {
-                _ if serves => Some("the machine's own services run in it, and everybody waits for those"),
+                _ if serves => {
+                    Some("the machine's own services run in it, and all containers wait for those")
+                }
                 None if member.user_protection == Limit::Max => Some("its user protects all that it uses"),
                 _ => None,
             };

@@ -46,7 +46,7 @@ pub(super) fn review(member: &mut MemoryMember, now: Micros) -> Option<String> {
     let stall = member.meter.last_stall().unwrap_or_default();
     let harm = match member.judgement.colour {
         _ if period.oom => "the kernel found no memory for it".to_owned(),
-        Colour::Red => "it turned red".to_owned(),
+        Colour::Red => "it needs more again".to_owned(),
         _ if !told && stall > TUNING.harmful_stall => explain::stalled(stall),
         _ if oldest.refault > back * open => explain::refaulted(oldest.refault, open),
         _ => {

@@ -102,7 +102,7 @@ pub enum MemoryAction {
         /// Effective memory at most.
         ceiling: Bytes,
     },
-    /// It uses more than it is owed, and somebody else less: this much is taken back.
+    /// It uses more than its entitlement, and another container less: this much is taken back.
     Recall {
         /// How much.
         amount: Bytes,
@@ -150,9 +150,9 @@ pub struct DecisionInputs {
     pub stall: Option<f64>,
     /// What it used.
     pub usage: Bytes,
-    /// What is never taken.
+    /// Its guaranteed minimum.
     pub floor: Bytes,
-    /// What it was owed.
+    /// Its entitlement.
     pub entitlement: Bytes,
     /// What was free in its pool.
     pub room: Bytes,
@@ -163,18 +163,18 @@ pub struct DecisionInputs {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum LendingState {
-    /// It is watched, and lends nothing yet.
+    /// It is new, not watched for long enough, and lends nothing yet.
     #[default]
     Observe,
-    /// It has use for what it is owed, which is kept for it.
+    /// It has use for what it is entitled to, which is protected.
     Protected,
-    /// It could spare some.
+    /// It can lend.
     Spare,
     /// It lends.
     Lending,
     /// A loan hurt: nothing is taken for a while.
     Hold,
-    /// Nobody is in it.
+    /// No process is in it.
     Dead,
 }
 
@@ -182,7 +182,7 @@ pub enum LendingState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ContainerMemoryStatus {
-    /// How it is doing.
+    /// Whether more memory would help it: red needs more, yellow is fine, green: more will not help.
     pub colour: Colour,
     /// Who says so.
     pub source: ColourSource,
@@ -203,13 +203,13 @@ pub struct ContainerMemoryStatus {
     pub reclaimable: Bytes,
     /// Its reservation.
     pub reserve: Bytes,
-    /// What is never taken now.
+    /// Its guaranteed minimum now.
     pub floor: Bytes,
-    /// What it is owed now.
+    /// Its entitlement now.
     pub entitlement: Bytes,
-    /// What was taken from it since it last needed all.
+    /// What it has lent out: taken from it since it last needed all.
     pub lent: Bytes,
-    /// What is kept for it, as ordered: `memory.low`, or on v1 the soft limit.
+    /// What the kernel is to protect of it, as ordered: `memory.low`, or on v1 the soft limit.
     pub protected: Bytes,
     /// Whether that is in force: `false` when only observing, or when it could not be written.
     pub enforced: bool,

@@ -22,7 +22,7 @@ pub(crate) struct LabelArgs {
     /// Its weight for governors, 1 to 10000, or "weight=300 tier=1 class=latency" where there is not enough for all.
     #[arg(long, value_name = "PRIORITY")]
     priority: Option<String>,
-    /// What it is owed of every disk it uses, for example "rbps=50MiB/s wiops=200/s".
+    /// Its reservation of every disk it uses, for example "rbps=50MiB/s wiops=200/s".
     #[arg(long, value_name = "RATES")]
     disk_reservation: Option<String>,
 }

@@ -80,11 +80,16 @@ fn alert_heading(view: &AlertView) -> String {
         Severity::Warning => "warning",
         Severity::Info => "note",
     };
-    let mut about: Vec<String> = view.alert.topic.iter().map(|topic| clip(topic, 40)).collect();
+    // A finding is known by its check.
+    let (word, topic) = match (view.alert.kind, &view.alert.topic) {
+        (AlertKind::Finding, Some(check)) => (clip(check, 40), None),
+        (kind, topic) => (kind.to_string(), topic.as_ref()),
+    };
+    let mut about: Vec<String> = topic.iter().map(|topic| clip(topic, 40)).collect();
     about.extend(view.disk_name.iter().map(|name| clip(name, 40)));
     about.extend(view.container.as_ref().map(|c| clip(c.name.as_ref().unwrap_or(&c.id), 40)));
     let about = if about.is_empty() { "node".to_owned() } else { about.join(" ") };
-    format!("{:<8} {:<14} {about}", severity, view.alert.kind)
+    format!("{severity:<8} {word:<14} {about}")
 }
 
 /// A time in its largest unit that has a whole number: `90s`, `12m`, `3h`.
@@ -124,13 +129,15 @@ mod tests {
             ended: vec![
                 view(AlertKind::Degraded, None, 5_000, Some(50_000)),
                 view(AlertKind::Verdict, Some("killed"), 5_000, Some(50_000)),
+                view(AlertKind::Finding, Some("cpu-throttled"), 5_000, Some(50_000)),
             ],
             begun: Vec::new(),
         };
         let expect = "critical STARVED        web, for 60s\n    a\\nb\n    /proc/meminfo MemFree = 1GiB\n\
             warning  OVERLOAD       memory, for 110s\n    a\\nb\n    /proc/meminfo MemFree = 1GiB\n\n\
             ended within the last hour:\nwarning  DEGRADED       node, 70s ago, after 45s\n\
-            warning  VERDICT        killed, 70s ago, after 45s\n    a\\nb\n";
+            warning  VERDICT        killed, 70s ago, after 45s\n    a\\nb\n\
+            warning  cpu-throttled  node, 70s ago, after 45s\n";
         assert_eq!(text(&report, 120_000), expect);
         assert_eq!(text(&AlertsReport::default(), 0), "nothing is wrong\n");
     }

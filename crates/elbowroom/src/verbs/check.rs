@@ -198,6 +198,11 @@ impl Host {
     }
 }
 
+/// Below the facts, where one is missing.
+const LEGEND: &str = "\
+MISSING: no agent works without it. missing: without it, what the line below it says.
+";
+
 fn text(report: &CheckOutput) -> String {
     let mut text = String::new();
     for fact in &report.facts {
@@ -211,6 +216,16 @@ fn text(report: &CheckOutput) -> String {
             let _ = writeln!(text, "         {:<18} {}", "", fact.lost);
         }
     }
+    text.push_str(&agent_text(report));
+    if report.facts.iter().any(|fact| !fact.present) {
+        text.push_str(LEGEND);
+    }
+    text
+}
+
+/// Who answers, and what it does with its decisions.
+fn agent_text(report: &CheckOutput) -> String {
+    let mut text = String::new();
     match &report.agent {
         Some(agent) => {
             let _ = writeln!(
@@ -252,6 +267,21 @@ fn capabilities(status: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_missing_means_is_said_where_something_is() {
+        let fact = |present, required| Prerequisite {
+            name: "BPF",
+            present,
+            required,
+            value: "no".into(),
+            lost: "it",
+        };
+        let report = |facts| CheckOutput { ready: true, facts, agent: None, agent_note: None };
+        let text = |facts| text(&report(facts));
+        assert!(text(vec![fact(true, true), fact(false, false)]).ends_with(LEGEND));
+        assert!(!text(vec![fact(true, true)]).contains(LEGEND));
+    }
 
     #[test]
     fn kernel_versions_read_as_distributions_write_them() {

@@ -2,6 +2,7 @@
 
 use super::memory;
 use super::probe::probe_text;
+use super::reach::{cpus_seen, reach_text};
 use crate::cli::ListArgs;
 use anyhow::Result;
 use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, Explanation, display_name};
@@ -9,12 +10,11 @@ use elbowroom_client::control::ControlClient;
 use elbowroom_client::dated::Dated;
 use elbowroom_client::number_format;
 use elbowroom_client::output::{ContainerArgs, OutputArgs, unexpected_response};
-use elbowroom_client::table::{Align, Keep, TableStyle, clip, table};
+use elbowroom_client::table::{Align, Keep, TableStyle, clip};
 use elbowroom_govern::disk::{ContainerDiskStatus, LimitedBy};
 use elbowroom_linux::containers::ContainerSelector;
 use elbowroom_linux::discover::ContainerSources;
-use elbowroom_linux::reach;
-use elbowroom_linux::reach::{ProcessReach, ReachReport, ReachedProcess};
+use elbowroom_linux::reach::{self, ReachReport};
 use elbowroom_linux::timer;
 use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::{Micros, Millicpu};
@@ -35,7 +35,9 @@ pub(crate) fn list(run_dir: &Path, args: ListArgs) -> Result<String> {
     }
     containers.sort_by_key(|c| std::cmp::Reverse(c.verdict.severity()));
     let names = || containers.iter().map(|c| c.name.clone().unwrap_or_else(|| c.id.clone())).collect();
-    args.table.answer(&Dated(&containers), names, |style| list_text(&containers, style))
+    args.table.answer(&Dated(&containers), names, |style| {
+        list_text(&containers, style) + kernel_cpus_note(&containers, online_cpus(), style)
+    })
 }
 
 /// `elbowroom show`, `attach` and `detach`: ask, and print the container.
@@ -65,63 +67,10 @@ pub(crate) fn explain(run_dir: &Path, args: ContainerArgs) -> Result<String> {
     let reached = reach::inspect(&pids, &run_dir.join("pages"));
     let answer = ExplainOutput { explanation: *explanation, reached };
     args.output.answer(&Dated(&answer), || {
-        explanation_text(&answer.explanation, timer::now()) + &reach_text(&answer.reached)
+        let ExplainOutput { explanation, reached } = &answer;
+        let seen = cpus_seen(&explanation.container, &explanation.explain.inputs, reached);
+        explanation_text(explanation, timer::now()) + &reach_text(reached, seen)
     })
-}
-
-/// Most rows that are printed; processes of one name that are reached alike share a row.
-const MAX_ROWS: usize = 40;
-
-fn reach_text(reached: &ReachReport) -> String {
-    // Of a container that ended.
-    if reached.processes.is_empty() && reached.more == 0 {
-        return String::new();
-    }
-    let mut rows: Vec<(&ReachedProcess, usize)> = Vec::new();
-    for process in &reached.processes {
-        match rows.iter_mut().find(|(known, _)| known.command == process.command && known.by == process.by) {
-            Some((_, count)) => *count += 1,
-            None => rows.push((process, 1)),
-        }
-    }
-    let left: usize = rows.iter().skip(MAX_ROWS).map(|(_, count)| count).sum::<usize>() + reached.more;
-    let yes = |yes: bool| if yes { "yes" } else { "-" }.to_owned();
-    let cells = |(process, count): &(&ReachedProcess, usize)| {
-        let ProcessReach { files, mapped, java, told } = &process.by;
-        let java = match (java, mapped.java_native) {
-            (_, true) => "native",
-            (true, false) => "agent",
-            (false, false) => "-",
-        };
-        vec![
-            process.pid.to_string(),
-            if *count == 1 { String::new() } else { format!("+{}", count - 1) },
-            clip(&process.command, 20),
-            files.to_string(),
-            yes(mapped.page),
-            yes(mapped.openmp),
-            yes(mapped.libc),
-            java.to_owned(),
-            if told.is_empty() { "-".to_owned() } else { told.join(" ") },
-        ]
-    };
-    let heading = [
-        ("PID", Align::Right),
-        ("MORE", Align::Left),
-        ("COMMAND", Align::Left),
-        ("FILES", Align::Right),
-        ("PAGE", Align::Left),
-        ("OPENMP", Align::Left),
-        ("LIBC", Align::Left),
-        ("JAVA", Align::Left),
-        ("TOLD", Align::Left),
-    ];
-    let rows: Vec<Vec<String>> = rows.iter().take(MAX_ROWS).map(cells).collect();
-    let mut text = format!("\nwhat reaches its processes\n\n{}", table(&heading, &rows));
-    if left > 0 {
-        let _ = writeln!(text, "and {left} more processes");
-    }
-    text
 }
 
 /// Most characters of a name in a table.
@@ -170,12 +119,32 @@ fn list_text(containers: &[ContainerView], style: TableStyle) -> String {
     style.table(&heading, &rows)
 }
 
+/// CPUs that a program without a view is told of here.
+fn online_cpus() -> u32 {
+    rustix::thread::sched_getaffinity(None).map_or(0, |cpus| cpus.count())
+}
+
+/// What a terminal is told below a list with a container that sees fewer CPUs than the kernel tells its programs.
+fn kernel_cpus_note(containers: &[ContainerView], online: u32, style: TableStyle) -> &'static str {
+    let sees_fewer = |c: &ContainerView| c.attached && c.ended_unix_ms.is_none() && c.view.cpus < online;
+    match style.headers && style.width.is_some() && containers.iter().any(sees_fewer) {
+        true => KERNEL_CPUS_NOTE,
+        false => "",
+    }
+}
+
+const KERNEL_CPUS_NOTE: &str = "\
+CPUS is what files in a container say. `nproc` asks the kernel instead, and may
+say more: `elbowroom explain CONTAINER`.
+";
+
 pub(super) fn show_text(c: &ContainerView) -> String {
     let view = &c.view;
+    let short = |text: &str| shorten(c, text);
     let mut lines = vec![
         ("container", clip(&display_name(c), 200)),
         ("verdict", format!("{}: {}", c.verdict.status, clip(&c.verdict.reason, 300))),
-        ("id", clip(&c.id, 200)),
+        ("id", clip(short(&c.id).trim_end_matches('.'), 200)),
         ("engine", format!("{:?}", c.engine).to_lowercase()),
     ];
     if let Some(command) = &c.verdict.command {
@@ -190,7 +159,7 @@ pub(super) fn show_text(c: &ContainerView) -> String {
         lines.push(("pod", format!("{}/{name} ({})", pod.namespace.as_deref().unwrap_or("?"), pod.uid)));
     }
     lines.extend([
-        ("cgroup", clip(&c.path, 200)),
+        ("cgroup", clip(&short(&c.path), 200)),
         (
             "effective CPU",
             format!(
@@ -212,7 +181,7 @@ pub(super) fn show_text(c: &ContainerView) -> String {
                 (false, _) => "no".to_owned(),
             },
         ),
-        ("view", c.view_dir.display().to_string()),
+        ("view", short(&c.view_dir.display().to_string())),
     ]);
     if !c.missing.is_empty() {
         lines.push(("not in container", c.missing.join(" ")));
@@ -223,7 +192,7 @@ pub(super) fn show_text(c: &ContainerView) -> String {
         None => lines.push(("labels", c.labels.to_string())),
     }
     lines.extend(c.probe.iter().map(|probe| ("probe", probe_text(probe))));
-    lines.extend(c.memory.iter().map(|status| ("memory", memory::memory_status_text(status))));
+    lines.extend(c.memory.iter().map(|status| ("memory", memory::memory_status_text(status, c.verdict.status))));
     lines.extend(c.disk.iter().map(|status| ("disk", disk_status_text(status))));
     let mut text = String::new();
     for (key, value) in lines {
@@ -232,10 +201,15 @@ pub(super) fn show_text(c: &ContainerView) -> String {
     text
 }
 
+/// Text about a container without the length of its identifier, where it has a name to be called by.
+fn shorten(c: &ContainerView, text: &str) -> String {
+    if c.name.is_some() { number_format::short_ids(text) } else { text.to_owned() }
+}
+
 /// A container at a disk, on one line.
 fn disk_status_text(s: &ContainerDiskStatus) -> String {
     let mut line = format!(
-        "{}: read {}/s, write {}/s, {} used, lifeline {}",
+        "{}: read {}/s, write {}/s, {} used, protected rate (lifeline) {}",
         clip(&s.name, 40),
         number_format::short_bytes(s.rbps),
         number_format::short_bytes(s.wbps),
@@ -255,11 +229,19 @@ fn disk_status_text(s: &ContainerDiskStatus) -> String {
 fn held_by_text(held_by: LimitedBy) -> &'static str {
     match held_by {
         LimitedBy::Nothing => "nothing",
-        LimitedBy::Cap => "a cap of ours",
+        LimitedBy::Cap => "a cap of the agent",
         LimitedBy::User => "its user's limit",
         LimitedBy::Contention => "others on the disk",
         LimitedBy::Disk => "the disk, which is slow",
     }
+}
+
+/// A part of what a disk can do, which it may not have shown yet.
+fn of_disk(part: Option<f64>) -> String {
+    part.map_or_else(
+        || "part of the disk not known yet".to_owned(),
+        |part| format!("{} of the disk", number_format::percent(Some(part))),
+    )
 }
 
 /// What decided about a container's I/O on one disk.
@@ -270,13 +252,13 @@ fn disk_explanation(s: &ContainerDiskStatus, now: Micros) -> String {
         (
             "now",
             format!(
-                "read {}/s, write {}/s, {} of the disk",
+                "read {}/s, write {}/s, {}",
                 number_format::short_bytes(s.rbps),
                 number_format::short_bytes(s.wbps),
-                number_format::percent(s.used)
+                of_disk(s.used)
             ),
         ),
-        ("lifeline", format!("{} of the disk", number_format::percent(s.lifeline))),
+        ("protected rate", format!("{} (lifeline)", of_disk(s.lifeline))),
         (
             "cap",
             match s.max {
@@ -311,13 +293,15 @@ pub(super) fn explanation_text(explanation: &Explanation, now: Micros) -> String
     let ViewExplanation { inputs, rule, changes, .. } = &explanation.explain;
     // Memory and disks have sections of their own below.
     let container = explanation.container.clone();
+    let short = |text: &str| shorten(&explanation.container, text);
     let mut text = show_text(&ContainerView { disk: Vec::new(), memory: None, ..container });
-    let _ = writeln!(text, "\n{rule}\n");
+    let _ = writeln!(text, "\n{}\n", short(rule));
     for over in &explanation.over_quota {
-        let _ = writeln!(text, "{:<17} {over}", "over its quota");
+        let _ = writeln!(text, "{:<17} {}", "over its quota", short(over));
     }
-    let of =
-        |path: &Option<String>| path.as_deref().map_or(String::new(), |path| format!(" (set by {path})"));
+    let of = |path: &Option<String>| {
+        path.as_deref().map_or(String::new(), |path| format!(" (set by {})", short(path)))
+    };
     let share = inputs.cpu_share.map_or("none".to_owned(), |share| share.raw().to_string());
     for (key, value) in [
         ("share", format!("{share}, {} of {} that compete", inputs.weight, inputs.weight_sum)),
@@ -329,7 +313,7 @@ pub(super) fn explanation_text(explanation: &Explanation, now: Micros) -> String
         let _ = writeln!(text, "{key:<17} {value}");
     }
     text.push_str(&changes_text(changes, now));
-    explanation.memory.iter().for_each(|status| text.push_str(&memory::memory_explanation(status, now)));
+    explanation.memory.iter().for_each(|status| text.push_str(&memory::memory_explanation(status, explanation.container.verdict.status, now)));
     explanation.disk.iter().for_each(|status| text.push_str(&disk_explanation(status, now)));
     text
 }
@@ -355,33 +339,42 @@ fn changes_text(changes: &[ViewChange], now: Micros) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_linux::reach::MapsSummary;
     use elbowroom_types::id::CgroupId;
     use elbowroom_types::unit::Bytes;
     use elbowroom_view::rules::ViewChangeReason;
 
     #[test]
-    fn processes_that_are_reached_alike_share_a_row_and_hostile_names_stay_in_theirs() {
-        let by = ProcessReach {
-            files: 23,
-            mapped: MapsSummary { page: true, ..MapsSummary::default() },
-            ..ProcessReach::default()
+    fn a_terminal_is_told_of_nproc_where_a_view_is_smaller_than_the_machine() {
+        let view = |cpus: u32| {
+            serde_json::json!({
+                "cpus": cpus, "millicpu": cpus * 1_000, "cpus_lower": 1, "cpus_upper": 4, "online": "0", "possible": "0-3",
+                "memory": 1 << 29, "memory_soft": 1 << 27, "memory_hard": 1 << 30, "swap_max": null
+            })
         };
-        let process = |pid, command: &str, by: &ProcessReach| ReachedProcess {
-            pid,
-            command: command.into(),
-            by: by.clone(),
+        let container = |cpus, attached| -> ContainerView {
+            let usage = serde_json::json!({"cpu": 0, "throttled": null, "memory": 0});
+            serde_json::from_value(serde_json::json!({
+                "id": "ab".repeat(32), "name": "web", "engine": "docker", "pod": null, "path": format!("/docker/{}", "ab".repeat(32)),
+                "attached": attached, "attach_note": null, "missing": [], "view_dir": "/run/v", "view": view(cpus), "usage": usage,
+                "cpu_used_millicpu": 0, "disk": []
+            }))
+            .unwrap()
         };
-        let processes = vec![
-            process(7, "web", &by),
-            process(8, "web", &by),
-            process(9, "a\nb\x1b[2J", &ProcessReach::default()),
-        ];
-        let text = reach_text(&ReachReport { processes, more: 5 });
-        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(lines[4], ["7", "+1", "web", "23", "yes", "-", "-", "-", "-"]);
-        assert_eq!(lines[5][..2], ["9", "a\\nb\\u{1b}[2J"]);
-        assert_eq!(lines[6..], [["and", "5", "more", "processes"]]);
+        let terminal = TableStyle { width: Some(80), ..TableStyle::PLAIN };
+        let note = |c, style| !kernel_cpus_note(&[c], 2, style).is_empty();
+        assert!(note(container(1, true), terminal));
+        assert!(!note(container(2, true), terminal) && !note(container(1, false), terminal));
+        assert!(!note(container(1, true), TableStyle::PLAIN));
+        assert!(!note(container(1, true), TableStyle { headers: false, ..terminal }));
+        // And its identifier is as short as Docker prints it, where it has a name.
+        let mut named = container(1, true);
+        let text = show_text(&named);
+        assert!(
+            text.contains("id                abababababab\n") && text.contains("/docker/abababababab...\n"),
+            "{text}"
+        );
+        named.name = None;
+        assert!(show_text(&named).contains(&format!("/docker/{}\n", "ab".repeat(32))));
     }
 
     #[test]
@@ -396,14 +389,5 @@ mod tests {
         let lines: Vec<&str> = text.lines().skip(2).map(|line| line.split(": ").next().unwrap()).collect();
         assert_eq!(lines, ["      2 s ago  memory 32MiB -> 64MiB", " at the start  memory 0B -> 32MiB"]);
         assert_eq!(changes_text(&[memory(5, 32, 32)], Micros::secs(9)), "");
-    }
-
-    #[test]
-    fn however_many_processes_there_are_the_answer_is_short() {
-        let process =
-            |pid: i32| ReachedProcess { pid, command: format!("worker{pid}"), by: ProcessReach::default() };
-        let text = reach_text(&ReachReport { processes: (1..=500).map(process).collect(), more: 3 });
-        assert_eq!(text.lines().count(), 5 + MAX_ROWS);
-        assert!(text.ends_with(&format!("and {} more processes\n", 500 - MAX_ROWS + 3)));
     }
 }

@@ -176,7 +176,7 @@ impl FollowSession {
             (self.original, self.applied) = (is, None);
             self.follower.set_externally(now, value);
             write_stdout(&format!(
-                "{}: somebody else has set {}: that is the most now\n",
+                "{}: another program has set {}: that is the most now\n",
                 self.name,
                 self.unit.display(value)
             ))?;

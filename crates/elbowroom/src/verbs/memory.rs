@@ -1,4 +1,4 @@
-//! `elbowroom memory`: what is shared, who is owed how much, who lends; and a container's part of it in other verbs.
+//! `elbowroom memory`: what is shared, what each container is entitled to and lends out; and a container's part of it in other verbs.
 
 use anyhow::Result;
 use elbowroom_client::api::{AlertView, ContainerMemory, ControlRequest, ControlResponse, MemoryReport};
@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
+/// Most characters of a name in a table: with the longest words beside it a line has 80.
+const NAME_WIDTH: usize = 15;
 /// How many containers are named of which nothing is saved, for each reason.
 const SAVING_NAMES: usize = 3;
 
@@ -65,7 +67,7 @@ fn saving_text(containers: &[ContainerMemory]) -> String {
     let mut text = format!("\n{} saved\n", number_format::short_bytes(saved.get()));
     let mut waiting: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (of, saving) in saving().filter(|(_, saving)| !saving.active) {
-        let name = clip(of.container.name.as_ref().unwrap_or(&of.container.id), 16);
+        let name = clip(of.container.name.as_ref().unwrap_or(&of.container.id), NAME_WIDTH);
         waiting.entry(&saving.because).or_default().push(name);
     }
     for (why, names) in waiting {
@@ -79,13 +81,13 @@ fn saving_text(containers: &[ContainerMemory]) -> String {
 
 fn pool_table(pools: &[PoolView], style: TableStyle) -> String {
     let heading = [
-        ("POOL", Align::Left, Keep::Always),
+        ("SHARED MEMORY", Align::Left, Keep::Always),
         ("SIZE", Align::Right, Keep::Rank(2)),
         ("FREE", Align::Right, Keep::Rank(1)),
         ("RESERVED", Align::Right, Keep::Rank(3)),
         ("CONTAINERS", Align::Right, Keep::Rank(4)),
-        ("IN NEED", Align::Right, Keep::Rank(4)),
-        ("MEMORY", Align::Left, Keep::Always),
+        ("NEED MORE", Align::Right, Keep::Rank(4)),
+        ("STATE", Align::Left, Keep::Always),
     ];
     let row = |pool: &PoolView| {
         vec![
@@ -95,7 +97,7 @@ fn pool_table(pools: &[PoolView], style: TableStyle) -> String {
             number_format::short_bytes(pool.reserved.get()),
             pool.containers.to_string(),
             pool.needers.to_string(),
-            if pool.short { "is short" } else { "suffices" }.to_owned(),
+            if pool.short { "short" } else { "enough" }.to_owned(),
         ]
     };
     style.table(&heading, &pools.iter().map(row).collect::<Vec<_>>())
@@ -105,14 +107,14 @@ fn container_table(containers: &[ContainerMemory], style: TableStyle) -> String 
     let is_saving = containers.iter().any(|of| of.status.saving.is_some());
     let mut heading = vec![
         ("CONTAINER", Align::Left, Keep::Always),
-        ("DOING", Align::Left, Keep::Always),
-        ("BY", Align::Left, Keep::Rank(5)),
+        ("MORE MEMORY", Align::Left, Keep::Always),
         ("STATE", Align::Left, Keep::Rank(3)),
         ("USED", Align::Right, Keep::Rank(1)),
         ("ENTITLED", Align::Right, Keep::Rank(2)),
-        ("FLOOR", Align::Right, Keep::Rank(4)),
-        ("LENT", Align::Right, Keep::Rank(4)),
-        ("KEPT", Align::Right, Keep::Rank(4)),
+        ("LENT OUT", Align::Right, Keep::Rank(4)),
+        ("BY", Align::Left, Keep::Wide),
+        ("MINIMUM", Align::Right, Keep::Wide),
+        ("PROTECTED", Align::Right, Keep::Wide),
     ];
     if is_saving {
         heading.push(("SAVED", Align::Right, Keep::Rank(1)));
@@ -120,17 +122,17 @@ fn container_table(containers: &[ContainerMemory], style: TableStyle) -> String 
     let row = |of: &ContainerMemory| {
         let s = &of.status;
         let mut cells = vec![
-            clip(of.container.name.as_ref().unwrap_or(&of.container.id), 16),
-            number_format::colour_name(s.colour).to_owned(),
-            source_name(s.source).to_owned(),
+            clip(of.container.name.as_ref().unwrap_or(&of.container.id), NAME_WIDTH),
+            number_format::more_memory(s.colour, of.verdict.status).to_owned(),
             match of.verdict.status {
                 VerdictStatus::Ok => number_format::memory_state(s.state).to_owned(),
                 status => status.to_string(),
             },
             number_format::short_bytes(s.usage.get()),
-            number_format::short_bytes(s.entitlement.get()),
-            number_format::short_bytes(s.floor.get()),
+            entitled_cell(s.entitlement),
             number_format::short_bytes(s.lent.get()),
+            source_name(s.source).to_owned(),
+            number_format::short_bytes(s.floor.get()),
             number_format::short_bytes(if s.enforced { s.protected.get() } else { 0 }),
         ];
         if is_saving {
@@ -148,6 +150,14 @@ fn alert_text(view: &AlertView) -> String {
     format!("{:<14} {about}\n    {}\n", view.alert.kind, clip(&view.alert.text, 400))
 }
 
+/// An entitlement; 0 is that of a container that nothing is reserved for, and no number to compare with.
+fn entitled_cell(entitlement: Bytes) -> String {
+    match entitlement {
+        Bytes::ZERO => "-".to_owned(),
+        some => number_format::short_bytes(some.get()),
+    }
+}
+
 const fn source_name(source: ColourSource) -> &'static str {
     match source {
         ColourSource::Unknown => "-",
@@ -158,7 +168,7 @@ const fn source_name(source: ColourSource) -> &'static str {
 }
 
 /// A container's memory on one line.
-pub(crate) fn memory_status_text(s: &ContainerMemoryStatus) -> String {
+pub(crate) fn memory_status_text(s: &ContainerMemoryStatus, verdict: VerdictStatus) -> String {
     let by = match s.source {
         ColourSource::Unknown => "not watched for long enough yet".to_owned(),
         ColourSource::Probe => match s.sigma {
@@ -169,18 +179,20 @@ pub(crate) fn memory_status_text(s: &ContainerMemoryStatus) -> String {
         ColourSource::Refaults => "by refaults".to_owned(),
     };
     let mut line = format!(
-        "{} ({by}), {}, entitled to {}, floor {}",
-        number_format::colour_name(s.colour),
-        number_format::memory_state(s.state),
-        s.entitlement,
-        s.floor
+        "{} ({by}), {}",
+        number_format::more_memory(s.colour, verdict),
+        number_format::memory_state(s.state)
     );
+    // Of a container that nothing is reserved for both are nothing.
+    if s.entitlement > Bytes::ZERO {
+        let _ = write!(line, ", entitled to {}, guaranteed minimum {}", s.entitlement, s.floor);
+    }
     if s.lent > Bytes::ZERO {
-        let _ = write!(line, ", lent {}", s.lent);
+        let _ = write!(line, ", {} lent out", s.lent);
     }
     if s.protected > Bytes::ZERO {
         let _ =
-            write!(line, ", {} kept for it{}", s.protected, if s.enforced { "" } else { " (not in force)" });
+            write!(line, ", {} protected{}", s.protected, if s.enforced { "" } else { " (not in force)" });
     }
     if let Limit::At(ceiling) = s.view_ceiling {
         let _ = write!(line, ", shows at most {ceiling}");
@@ -189,11 +201,15 @@ pub(crate) fn memory_status_text(s: &ContainerMemoryStatus) -> String {
 }
 
 /// What decided about a container's memory.
-pub(crate) fn memory_explanation(s: &ContainerMemoryStatus, now: Micros) -> String {
+pub(crate) fn memory_explanation(
+    s: &ContainerMemoryStatus,
+    verdict: VerdictStatus,
+    now: Micros,
+) -> String {
     let mut text = "\nmemory\n\n".to_owned();
     let mut rows = vec![
-        ("now", memory_status_text(s)),
-        ("used", format!("{}, of which {} can be taken", s.usage, s.reclaimable)),
+        ("now", memory_status_text(s, verdict)),
+        ("used", format!("{}, of which {} can be reclaimed", s.usage, s.reclaimable)),
         ("reservation", s.reserve.to_string()),
     ];
     if let Some(until) = s.until {
@@ -223,10 +239,10 @@ pub(crate) fn memory_explanation(s: &ContainerMemoryStatus, now: Micros) -> Stri
 fn decision_text(decision: &MemoryDecision) -> String {
     let inputs = &decision.inputs;
     format!(
-        "{}: {} [{}, used {}, entitled to {}, floor {}, {} free]",
+        "{}: {} [{}, used {}, entitled to {}, guaranteed minimum {}, {} free]",
         number_format::what(decision.what, decision.at),
         decision.because,
-        number_format::colour_name(inputs.colour),
+        number_format::more_memory(inputs.colour, VerdictStatus::Ok),
         inputs.usage,
         inputs.entitlement,
         inputs.floor,
@@ -320,8 +336,20 @@ mod tests {
 
     #[test]
     fn tables_fit_eighty_columns() {
-        let text = text(&report(), TableStyle::PLAIN);
+        let mut report = report();
+        // The longest word of each column.
+        report.containers[0].verdict.status = VerdictStatus::WaitingDisk;
+        let longest = text(&report, TableStyle::PLAIN);
+        assert!(longest.lines().all(|line| line.chars().count() < 80), "{longest}");
+        assert!(longest.contains("more will not help  waiting disk"), "{longest}");
+        // Where the container's verdict is of its memory, both columns say so.
+        report.containers[0].verdict.status = VerdictStatus::WaitingMemory;
+        let text = text(&report, TableStyle::PLAIN);
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
+        assert!(
+            text.contains("MORE MEMORY") && text.contains("needs more   waiting memory"),
+            "{text}"
+        );
         assert!(text.starts_with("observing: decisions are shown"), "{text}");
         assert!(
             text.contains("STARVED        a-name-of-many-letters\n    it misses\\nits objective\n"),
@@ -338,28 +366,28 @@ mod tests {
         let table = text(&report, TableStyle::PLAIN);
         assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
         assert!(table.contains("SAVED") && table.contains("\n120M saved\n"), "{table}");
-        assert!(table.contains("nothing is taken of a-name-of-many-~:\n    it started now\n"), "{table}");
+        assert!(table.contains("nothing is taken of a-name-of-many~:\n    it started now\n"), "{table}");
         let (now, status) = (Micros::secs(5), &mut report.containers[0].status);
-        assert!(memory_explanation(status, now).contains("120MiB; nothing is taken: it started now"));
+        assert!(memory_explanation(status, VerdictStatus::Ok, now).contains("120MiB; nothing is taken: it started now"));
         status.saving = Some(SavingStatus { active: true, because: "nobody needs it".into(), ..saving });
-        assert!(memory_explanation(status, now).contains("120MiB; more is taken: nobody needs it"));
+        assert!(memory_explanation(status, VerdictStatus::Ok, now).contains("120MiB; more is taken: nobody needs it"));
         assert!(!text(&report, TableStyle::PLAIN).contains("nothing is taken"));
     }
 
     #[test]
     fn a_standing_says_who_judged_and_what_is_not_in_force() {
-        let line = memory_status_text(&status());
-        let expect = "green (by its probe, 125% of its objective), hold, entitled to 300MiB, floor 300MiB, lent 200MiB, 300MiB kept \
-                      for it (not in force), shows at most 980MiB";
+        let line = memory_status_text(&status(), VerdictStatus::Ok);
+        let expect = "more will not help (by its probe, 125% of its objective), paused, entitled to 300MiB, guaranteed minimum \
+                      300MiB, 200MiB lent out, 300MiB protected (not in force), shows at most 980MiB";
         assert_eq!(line, expect);
     }
 
     #[test]
     fn decisions_come_with_their_numbers() {
-        let text = memory_explanation(&status(), Micros::secs(5));
+        let text = memory_explanation(&status(), VerdictStatus::Ok, Micros::secs(5));
         assert!(
             text.contains(
-                "lends 20MiB: because [green, used 1GiB, entitled to 300MiB, floor 300MiB, 9MiB free]"
+                "lends 20MiB: because [more will not help, used 1GiB, entitled to 300MiB, guaranteed minimum 300MiB, 9MiB free]"
             ),
             "{text}"
         );

@@ -11,6 +11,7 @@ pub(crate) mod follow;
 pub(crate) mod host;
 pub(crate) mod memory;
 pub(crate) mod probe;
+pub(crate) mod reach;
 pub(crate) mod record;
 pub(crate) mod restore;
 pub(crate) mod ring_recording;

@@ -8,11 +8,13 @@ use elbowroom_agent::probes::socket_path;
 use elbowroom_agent::probes::source::ProbeSource;
 use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, ProbeView, display_name};
 use elbowroom_client::control::ControlClient;
+use elbowroom_client::number_format;
 use elbowroom_client::output::{Format, OutputArgs, TableArgs, unexpected_response, write_stdout};
 use elbowroom_client::table::{Align, Keep, clip};
 use elbowroom_linux::bounded::LineReader;
 use elbowroom_linux::probe;
-use elbowroom_types::probe::{Colour, MAX_RECORD_LEN, Measure, MeasureKind, ProbeRecord, ProbeReport};
+use elbowroom_types::probe::{MAX_RECORD_LEN, Measure, MeasureKind, ProbeRecord, ProbeReport};
+use elbowroom_types::verdict::VerdictStatus;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,7 +37,7 @@ enum ProbeCommand {
     /// Say how this container's application is doing.
     ///
     /// RECORD is `served=812 offered=900 objective=800`, `kind=latency served=0.012 objective=0.05`, counters that only grow
-    /// (`served_total=123456`), the same as JSON, or a colour: red, yellow, green. `-` reads records from standard input, one a
+    /// (`served_total=123456`), the same as JSON, or a colour: red (it needs more), yellow (fine), green (more will not help). `-` reads records from standard input, one a
     /// line, until it ends. Exit status: 0 when all were taken, 2 otherwise.
     #[command(
         after_help = "Example:\n  while sleep 1; do echo \"served_total=$(requests)\"; done | elbowroom probe send -"
@@ -226,7 +228,9 @@ pub(super) fn probe_text(probe: &ProbeView) -> String {
 fn report_text(report: &ProbeReport) -> String {
     let number = |n: f64| ((n * 1e3).round() / 1e3).to_string();
     match report {
-        ProbeReport::Colour { colour } => colour_name(*colour).to_owned(),
+        ProbeReport::Colour { colour } => {
+            format!("{}: {}", number_format::colour_name(*colour), number_format::more_memory(*colour, VerdictStatus::Ok))
+        }
         ProbeReport::Measure(Measure { kind, served, offered, objective }) => {
             let mut text = match kind {
                 MeasureKind::Throughput => format!("{}/s", number(*served)),
@@ -240,14 +244,6 @@ fn report_text(report: &ProbeReport) -> String {
             }
             text
         }
-    }
-}
-
-const fn colour_name(colour: Colour) -> &'static str {
-    match colour {
-        Colour::Red => "red",
-        Colour::Yellow => "yellow",
-        Colour::Green => "green",
     }
 }
 

@@ -67,7 +67,7 @@ fn row(ended: &EndedLease) -> Vec<String> {
     let (done, now) = match &ended.fate {
         LeaseEnding::Restored => ("restored", ended.before.to_string()),
         LeaseEnding::Already => ("as before", ended.before.to_string()),
-        LeaseEnding::Foreign(found) => ("left", format!("{found}, which somebody else wrote")),
+        LeaseEnding::Foreign(found) => ("left", format!("{found}, which another program wrote")),
         LeaseEnding::Gone => ("gone", "the cgroup was removed".to_owned()),
         LeaseEnding::Failed(why) => ("FAILED", format!("{why}: set it to {} by hand", ended.before)),
     };
@@ -124,7 +124,7 @@ mod tests {
             text,
             "DONE      LIMIT                           NOW\n\
              restored  /sys/fs/cgroup/web/memory.high  max\n\
-             left      /sys/fs/cgroup/web/memory.high  9, which somebody else wrote\n\
+             left      /sys/fs/cgroup/web/memory.high  9, which another program wrote\n\
              FAILED    /sys/fs/cgroup/web/memory.high  EIO: set it to max by hand\n"
         );
     }

@@ -38,6 +38,10 @@ pub(crate) fn record(run_dir: &Path, dir: &Path, args: &RecordArgs) -> Result<()
         ticker.wait()?;
         let ended = args.duration.is_some_and(|most: Micros| timer::now().saturating_sub(begin) >= most);
         if ended || signals.next()?.is_some() {
+            let (dir, recorded) = (dir.display(), timer::now().saturating_sub(begin));
+            say(&format!(
+                "{dir}: {recorded} recorded: `elbowroom replay {dir}` shows the last moment, --at another"
+            ));
             return Ok(());
         }
         let now = fetch_snapshot(run_dir).and_then(|snapshot| writer.write(snapshot)).err();

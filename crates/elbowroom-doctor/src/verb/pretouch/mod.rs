@@ -291,7 +291,7 @@ fn plan_line(report: &PretouchOutput) -> String {
     let why = match bound {
         PretouchBound::Promise => String::new(),
         PretouchBound::Limit => ": its limit, or one around it, allows no more".to_owned(),
-        PretouchBound::Idle => ": no more is free or page cache that nobody uses".to_owned(),
+        PretouchBound::Idle => ": no more is free or unused page cache".to_owned(),
         PretouchBound::Reserve => ": with more the host would be short of memory".to_owned(),
     };
     let first = match *reclaim {

@@ -59,7 +59,7 @@ fn evaluate(host: &DiskPrerequisites) -> Vec<Prerequisite> {
             "disk: pressure",
             host.pressure.is_some(),
             path(&host.pressure),
-            "who waits is guessed from the disk alone: boot with psi=1; on v1, mount cgroup2 beside it",
+            "which container waits is guessed from the disk alone: boot with psi=1; on v1, mount cgroup2 beside it",
         ),
         fact(
             "disk: weights",
@@ -71,7 +71,7 @@ fn evaluate(host: &DiskPrerequisites) -> Vec<Prerequisite> {
             "disk: page cache",
             writeback,
             if writeback { "ext4, xfs, btrfs, f2fs" } else { "no" }.to_owned(),
-            "writes through the page cache reach the disk in nobody's name and escape limits: cgroup v2 names them",
+            "writes through the page cache reach the disk without a container's name and escape limits: cgroup v2 names them",
         ),
     ]
 }

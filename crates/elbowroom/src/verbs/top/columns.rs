@@ -75,10 +75,10 @@ pub(super) const COLUMNS: [TopColumn; 13] = [
     column("BOUNDS", Align::Right, (8, 6), None, |c, _| {
         format!("{}-{}", c.view.cpus_lower, c.view.cpus_upper)
     }),
-    column("MEMORY IS", Align::Left, (17, 7), None, |c, _| {
+    column("MORE MEMORY", Align::Left, (28, 7), None, |c, _| {
         c.memory.as_ref().map_or_else(
             || "-".to_owned(),
-            |s| format!("{} {}", number_format::colour_name(s.colour), number_format::memory_state(s.state)),
+            |s| format!("{}, {}", number_format::more_memory(s.colour, c.verdict.status), number_format::memory_state(s.state)),
         )
     }),
     column("WHY", Align::Left, (32, 5), None, |c, _| c.verdict.reason.clone()),

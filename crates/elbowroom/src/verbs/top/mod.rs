@@ -211,7 +211,8 @@ mod tests {
             ("r", ["oomer", "web", "database-of-the-shop"]),
             ("rm", ["database-of-the-shop", "web", "oomer"]),
             ("n", ["database-of-the-shop", "oomer", "web"]),
-            ("<", ["oomer", "database-of-the-shop", "web"]),
+            ("M", ["database-of-the-shop", "web", "oomer"]),
+            ("n<", ["oomer", "database-of-the-shop", "web"]),
             (">>", ["database-of-the-shop", "web", "oomer"]),
         ] {
             press(&mut state, keys);

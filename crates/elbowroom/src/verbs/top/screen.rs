@@ -17,12 +17,12 @@ const BELOW: u16 = 2;
 
 const KEYS: &str = "\
 up down j k     choose a container         Enter  explain it; Esc goes back
-pgup pgdn home end  further                /      show only names with a text
-s  worst first (as at the start)           Esc    take the filter away, or quit
-c  most CPU first                          r      reverse the order
-m  most memory first                       < >    order by another column
-d  most disk traffic first                 ?      this page
-n  by name                                 q      quit
+pgup pgdn home end  further                / f    show only names with a text
+s    worst first (as at the start)         Esc    take the filter away, or quit
+c P  most CPU first                        r      reverse the order
+m M  most memory first                     < >    order by another column
+d    most disk traffic first               ?      this page
+n    by name                               q      quit
 
 The wheel scrolls. A click chooses a row, a second one explains it. A click on
 a heading orders by it.
@@ -275,7 +275,7 @@ pub(super) mod tests {
         assert_eq!(heading(120), "CONTAINER VERDICT CPU MEMORY LIMIT READ/s WRITE/s DISK HELD BY");
         assert_eq!(
             heading(200),
-            "CONTAINER VERDICT CPU MEMORY LIMIT READ/s WRITE/s DISK HELD BY CPU OVER TIME BOUNDS MEMORY IS WHY"
+            "CONTAINER VERDICT CPU MEMORY LIMIT READ/s WRITE/s DISK HELD BY CPU OVER TIME BOUNDS MORE MEMORY WHY"
         );
         let shown = lines(&state(), 200, 8);
         assert!(shown[3].contains("killed 8 times in 60 s at"), "{shown:#?}");
