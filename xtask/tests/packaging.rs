@@ -1,7 +1,7 @@
 //! What the files for Prometheus and Grafana say of metrics is what the agent prints.
 
 use elbowroom_types::alert::AlertKind as Alert;
-use elbowroom_types::metric::{Metric, MetricKind, TABLE};
+use elbowroom_types::metric::{Metric, TABLE};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -66,14 +66,7 @@ fn series(expr: &str) -> Vec<(&str, &str)> {
 
 /// The row of the table that prints a series of this name.
 fn metric(series: &str) -> Option<&'static Metric> {
-    TABLE.iter().copied().find(|metric| {
-        let suffix = match metric.kind {
-            MetricKind::Gauge => "",
-            MetricKind::Counter => "_total",
-            MetricKind::Info => "_info",
-        };
-        series.strip_suffix(suffix) == Some(metric.name)
-    })
+    TABLE.iter().copied().find(|metric| series.strip_suffix(metric.kind.sample_suffix()) == Some(metric.name))
 }
 
 /// What is wrong with an expression.

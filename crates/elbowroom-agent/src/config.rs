@@ -6,6 +6,7 @@ pub use containers::ContainerSettings;
 
 use crate::alerts::settings::{self as hooks, AlertSettings, HookSettings};
 use crate::http::settings as api;
+use crate::otlp::settings::OtlpSettings;
 use crate::probes::settings::{self as probes, ProbeSettings};
 use crate::recorder::settings::RecorderSettings;
 use anyhow::{Context, Result, ensure};
@@ -63,6 +64,8 @@ pub struct AgentConfig {
     pub hooks: Vec<HookSettings>,
     /// The HTTP API.
     pub api: api::ApiSettings,
+    /// The push of metrics to a collector.
+    pub otlp: OtlpSettings,
 }
 
 /// How the host is sensed.
@@ -164,15 +167,19 @@ impl AgentConfig {
         Ok(Self { file: std::path::absolute(path).ok(), ..config })
     }
 
-    /// Why other users of the host learn secrets from `path`, or the default file: it has webhooks, whose addresses mostly hold a token, and
-    /// everybody can read it.
+    /// Why other users of the host learn secrets from `path`, or the default file: it has webhooks, whose addresses mostly hold a token, or
+    /// headers for a collector, and everybody can read it.
     pub fn exposure(&self, path: Option<&Path>) -> Option<String> {
         let path = path.unwrap_or(Path::new(DEFAULT_PATH));
         let mode = std::fs::metadata(path).ok()?.mode() & 0o777;
-        let has_secrets = self.hooks.iter().any(|hook| hook.webhook.is_some());
-        (has_secrets && mode & 0o004 != 0).then(|| {
+        let secrets = match self.hooks.iter().any(|hook| hook.webhook.is_some()) {
+            true => "the addresses of webhooks",
+            false if !self.otlp.headers.is_empty() => "otlp.headers",
+            false => return None,
+        };
+        (mode & 0o004 != 0).then(|| {
             format!(
-                "{}: mode {mode:04o}: every user can read the addresses of webhooks, which may hold tokens: chmod 0640 it",
+                "{}: mode {mode:04o}: every user can read {secrets}, which may hold tokens: chmod 0640 it",
                 path.display()
             )
         })
@@ -220,6 +227,7 @@ impl AgentConfig {
             recorder: RecorderSettings { enabled: false, ..self.recorder },
             api: api::ApiSettings { enabled: false, ..self.api },
             hooks: Vec::new(),
+            otlp: OtlpSettings::default(),
             ..self
         }
     }
@@ -315,6 +323,7 @@ impl AgentConfig {
             anyhow::bail!("nri.sockets: write absolute paths, not {}", socket.display());
         }
         self.api.validate()?;
+        self.otlp.validate()?;
         probes::validate(&self.probes)?;
         self.alerts.validate()?;
         self.recorder.validate()?;
@@ -408,6 +417,10 @@ mod tests {
         assert!(told.contains("mode 0644") && told.contains(file.path().to_str().unwrap()), "{told}");
         assert_eq!(exposure(webhook, 0o640), None);
         assert_eq!(exposure("[[hooks]]\nexec = [\"/a\"]", 0o644), None);
+        let collector = "[otlp]\nendpoint = \"http://a\"\n";
+        let told = exposure(&format!("{collector}headers = {{ authorization = \"x\" }}"), 0o644).unwrap();
+        assert!(told.contains("read otlp.headers, which"), "{told}");
+        assert_eq!(exposure(collector, 0o644), None);
     }
 
     #[test]
@@ -572,6 +585,23 @@ mod tests {
             ("[api]\ntoken_file = \"/a\"", "api.token_file: nothing listens on TCP"),
             ("[api]\nlisten = \"[::1]:1\"\ntoken_file = \"a\"", "api.token_file: a is no absolute path"),
             ("[api]\nlisten = \"[::1]:1\"\ntls_key = \"/a\"", "one is of no use without the other"),
+            ("[otlp]\nendpoint = \"a:4318\"", "otlp.endpoint: write for example \"http://127.0.0.1:4318\""),
+            ("[otlp]\nendpoint = \"http://a/b?c\"", "otlp.endpoint: write for example"),
+            ("[otlp]\nendpoint = \"http://u:p@a\"", "otlp.endpoint: write for example"),
+            ("[otlp]\ninterval = \"1ms\"", "otlp.interval: \"1ms\" is not between \"1s\" and \"1h\""),
+            ("[otlp]\nheaders = { a = \"b\" }", "otlp.headers: nothing is pushed: set otlp.endpoint too"),
+            (
+                "[otlp]\nendpoint = \"http://a\"\nheaders = { \"a b\" = \"c\" }",
+                "otlp.headers: \"a b\" is no name of a header",
+            ),
+            (
+                "[otlp]\nendpoint = \"http://a\"\nheaders = { a = \"b\\nc\" }",
+                "otlp.headers: the value of a has characters",
+            ),
+            (
+                "[otlp]\nendpoint = \"http://a\"\nheaders = { Content-Type = \"b\" }",
+                "otlp.headers: Content-Type is the agent's to set",
+            ),
             ("[recorder]\nmax_size = \"1KiB\"", "recorder.max_size: 1KiB is too small: at least 1MiB"),
             ("[recorder]\nperiod = \"1ms\"", "recorder.period: \"1ms\" is too short"),
             ("[recorder]\nperiod = \"10s\"", "recorder.period: \"10s\" is too long"),

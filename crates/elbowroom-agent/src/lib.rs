@@ -1,7 +1,7 @@
 //! The agent: the processes that sense, decide, publish views, limit, and answer.
 //!
 //! [`supervisor`] starts and guards the others; [`policy`] senses and decides; [`view_server`] answers reads of views; [`http`] serves
-//! the API; [`recorder`] is the black box; [`seccomp`] answers system calls of static programs; [`engines`] are the ways in which
+//! the API; [`otlp`] pushes metrics; [`recorder`] is the black box; [`seccomp`] answers system calls of static programs; [`engines`] are the ways in which
 //! container engines call us. Begin with [`policy`], then [`view_server`].
 //!
 //! What stays true: killing any of these processes at any instant leaves containers running and views readable; every limit is a
@@ -14,9 +14,11 @@ pub mod engines;
 pub(crate) mod fnv;
 pub mod history;
 pub mod http;
+pub mod http_client;
 pub mod java;
 pub mod lifecycle;
 pub mod log;
+pub mod otlp;
 pub mod policy;
 pub mod preload;
 pub mod probes;

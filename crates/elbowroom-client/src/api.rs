@@ -5,7 +5,7 @@ mod request;
 mod status;
 
 pub use request::{ControlRequest, LabelRequest, LaunchRequest, PrepareRequest};
-pub use status::{AgentMode, AgentPids, AgentStatus, DiskGovernorStats, HookStatus};
+pub use status::{AgentMode, AgentPids, AgentStatus, DiskGovernorStats, HookStatus, OtlpStatus};
 
 use crate::change::Change;
 use crate::profile_store::StoredProfile;

@@ -51,6 +51,10 @@ fn agent_metrics(page: &mut MetricSet, status: &AgentStatus, report: &DisksRepor
     page.add(&metric::TICKS, &[], status.ticks as f64);
     page.add(&metric::TICKS_MISSED, &[], status.ticks_missed as f64);
     page.add(&metric::CPU_SECONDS, &[], as_seconds(Micros(status.cpu_usec)));
+    if let Some(otlp) = &status.otlp {
+        page.add(&metric::OTLP_PUSHES, &["pushed"], otlp.pushed as f64);
+        page.add(&metric::OTLP_PUSHES, &["failed"], otlp.failed as f64);
+    }
     let mode = mode_in_force(report.mode, report.not_enforced.as_ref());
     let policy = match report.policy {
         DiskPolicy::Aridac => "aridac",

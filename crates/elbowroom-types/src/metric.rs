@@ -22,8 +22,22 @@ pub enum MetricKind {
     Gauge,
     /// Only grows while its process lives; its samples are named `NAME_total`.
     Counter,
+    /// A counter of the kernel's: it only grows while what it counts lives, also over restarts of the agent.
+    #[serde(rename = "counter")]
+    KernelCounter,
     /// Always 1; the labels are the message. Its samples are named `NAME_info`.
     Info,
+}
+
+impl MetricKind {
+    /// What the names of its samples have after the family's name.
+    pub const fn sample_suffix(self) -> &'static str {
+        match self {
+            Self::Gauge => "",
+            Self::Counter | Self::KernelCounter => "_total",
+            Self::Info => "_info",
+        }
+    }
 }
 
 /// One metric family.
@@ -76,7 +90,7 @@ table! {
     CPU_EFFECTIVE = Gauge "elbowroom_cpu_effective" "" CONTAINER, "CPUs the container sees.";
     CPU_LOWER = Gauge "elbowroom_cpu_lower" "" CONTAINER, "CPUs it sees at least: its fair share.";
     CPU_UPPER = Gauge "elbowroom_cpu_upper" "" CONTAINER, "CPUs it can see at most: its quota and cpuset.";
-    CPU_USED = Counter "elbowroom_cpu_used_seconds" "seconds" CONTAINER, "CPU time it has used.";
+    CPU_USED = KernelCounter "elbowroom_cpu_used_seconds" "seconds" CONTAINER, "CPU time it has used.";
     MEMORY_EFFECTIVE = Gauge "elbowroom_memory_effective_bytes" "bytes" CONTAINER, "Memory the container sees.";
     MEMORY_SOFT = Gauge "elbowroom_memory_soft_bytes" "bytes" CONTAINER, "Memory it sees at least.";
     MEMORY_HARD = Gauge "elbowroom_memory_hard_bytes" "bytes" CONTAINER, "Memory it can have at most: its hard limit.";
@@ -122,6 +136,7 @@ table! {
     PROBE_RECORDS = Counter "elbowroom_probe_records" "" &["id", "name", "outcome"], "Records of an application's probe since the policy process started.";
     PROBE_SERVED = Gauge "elbowroom_probe_served" "" CONTAINER, "What the application last said it serves, operations per second or a latency.";
     PROBE_OBJECTIVE = Gauge "elbowroom_probe_objective" "" CONTAINER, "What is promised, in the unit of what is served.";
+    OTLP_PUSHES = Counter "elbowroom_otlp_pushes" "" &["outcome"], "Pushes of metrics by OTLP since the policy process started.";
     HOOKS = Counter "elbowroom_hook_deliveries" "" &["hook", "outcome"], "Alerts given to hooks since the policy process started.";
 }
 
@@ -200,11 +215,12 @@ impl MetricSet {
 
 fn write_family(text: &mut String, metric: &Metric, samples: &[MetricSample]) -> std::fmt::Result {
     let Metric { name, unit, help, .. } = metric;
-    let (kind, suffix) = match metric.kind {
-        MetricKind::Gauge => ("gauge", ""),
-        MetricKind::Counter => ("counter", "_total"),
-        MetricKind::Info => ("info", "_info"),
+    let kind = match metric.kind {
+        MetricKind::Gauge => "gauge",
+        MetricKind::Counter | MetricKind::KernelCounter => "counter",
+        MetricKind::Info => "info",
     };
+    let suffix = metric.kind.sample_suffix();
     writeln!(text, "# TYPE {name} {kind}")?;
     if !unit.is_empty() {
         writeln!(text, "# UNIT {name} {unit}")?;

@@ -10,8 +10,6 @@ pub(crate) mod journald;
 pub(crate) mod settings;
 mod webhook;
 
-pub use webhook::CA_BUNDLES;
-
 use elbowroom_client::api::{AlertView, HookStatus};
 use elbowroom_govern::alert::outbox::Outbox;
 use elbowroom_types::alert::Alert;

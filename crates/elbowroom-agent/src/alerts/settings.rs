@@ -1,5 +1,6 @@
 //! `[alerts]` and `[[hooks]]` of the configuration: who is told of alerts, and how often.
 
+use crate::http_client::shown_address;
 use anyhow::{Context, Result, bail, ensure};
 use elbowroom_govern::alert::outbox::NotificationLimit;
 use elbowroom_types::alert::{Alert, AlertKind};
@@ -122,12 +123,7 @@ impl HookSettings {
     pub fn name(&self) -> String {
         match (&self.exec[..], &self.webhook) {
             ([program, ..], _) => program.clone(),
-            (_, Some(url)) => {
-                let uri: Option<Uri> = url.parse().ok();
-                uri.as_ref()
-                    .and_then(|uri| Some(format!("{}://{}", uri.scheme_str()?, uri.authority()?.host())))
-                    .unwrap_or_default()
-            }
+            (_, Some(url)) => shown_address(url),
             _ => String::new(),
         }
     }

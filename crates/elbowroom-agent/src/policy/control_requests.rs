@@ -291,6 +291,7 @@ impl PolicyLoop {
             disk: self.disk.status(),
             memory: self.memory.status(),
             hooks: self.alerts.hooks(),
+            otlp: self.otlp.as_ref().map(|counts| counts.status()),
         }
     }
 }

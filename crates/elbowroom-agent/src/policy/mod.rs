@@ -39,15 +39,16 @@ use elbowroom_client::control::FEED_SOCKET;
 
 use crate::config::{AgentConfig, SensorTierSetting};
 use crate::engines::nri;
+use crate::otlp;
 use crate::probes::{self, ProbeEvent, ProbeRegistry};
 use crate::view_server::publisher::Publisher;
 pub use disk_capacities::load_capacities;
 
 use alerts::AlertDispatcher;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use control::Endpoint;
 use disk::DiskEnforcer;
-use elbowroom_client::api::{AgentMode, ControlRequest, ControlResponse};
+use elbowroom_client::api::{AgentMode, AgentSnapshot, ControlRequest, ControlResponse};
 use elbowroom_client::control::{labels_dir, socket_path};
 use elbowroom_client::profile_store::ProfileStore;
 use elbowroom_linux::signal::SignalFd;
@@ -95,7 +96,20 @@ impl Mailbox {
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         }
     }
+
+    /// Asks the owner for all that it knows, and waits.
+    fn request_snapshot(&self) -> Result<AgentSnapshot> {
+        let (answer, response) = mpsc::sync_channel(1);
+        self.send(PolicyMessage::ControlRequest { request: ControlRequest::Snapshot, peer: 0, answer });
+        match response.recv_timeout(SNAPSHOT_TIMEOUT) {
+            Ok(ControlResponse::Snapshot(snapshot)) => Ok(*snapshot),
+            _ => bail!("the agent is busy or stopping"),
+        }
+    }
 }
+
+/// How long the owner may take for a snapshot that a thread of this process asks for.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The kernel's notifications are taken in at most once in so much time: a container that writes its settings without a pause keeps
 /// nothing else waiting.
@@ -121,6 +135,8 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
     if config.recorder.enabled {
         recorder_thread::spawn(&config.recorder, state_dir, mailbox.clone());
     }
+    let snapshots = mailbox.clone();
+    owner.otlp = otlp::spawn(&config.otlp, move || snapshots.request_snapshot());
     owner.start();
     let profiles = ProfileStore::at(state_dir);
     let _socket =

@@ -13,6 +13,7 @@ use super::quotas::QuotaWatch;
 use super::recent_changes::RecentChanges;
 use super::verdicts::VerdictWatch;
 use crate::config::AgentConfig;
+use crate::otlp::PushCounts;
 use crate::probes::{ProbeEvent, ProbeRegistry};
 use crate::view_server::publisher::Publisher;
 use crate::view_server::slots::SlotHandle;
@@ -31,7 +32,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// How long a clean stop waits until views are detached; then the supervisor has lost its patience too.
@@ -74,6 +75,8 @@ pub(super) struct PolicyLoop {
     pub(super) quotas: QuotaWatch,
     pub(super) verdicts: VerdictWatch,
     pub(super) probes: ProbeRegistry,
+    /// What becomes of the push of metrics, where there is one.
+    pub(super) otlp: Option<Arc<PushCounts>>,
     pub(super) pipeline: EventPipeline,
     pub(super) node: NodeMeter,
     pub(super) recent_changes: RecentChanges,
@@ -118,6 +121,7 @@ impl PolicyLoop {
             quotas: QuotaWatch::default(),
             verdicts,
             probes: voices,
+            otlp: None,
             node: NodeMeter::default(),
             recent_changes: RecentChanges::new(),
             mounter,

@@ -3,17 +3,14 @@
 //! The owner gives a snapshot when it is asked for one, as to anybody on the control socket; taking it apart, packing and writing it is
 //! not its business.
 
-use super::{Mailbox, PolicyMessage};
+use super::Mailbox;
 use crate::recorder::settings::RecorderSettings;
 use crate::recorder::writer::RingWriter;
-use anyhow::{Result, bail};
-use elbowroom_client::api::{AgentSnapshot, ControlRequest, ControlResponse};
+use anyhow::Result;
+use elbowroom_client::api::AgentSnapshot;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How long the owner may take.
-const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
 /// After a failure, the next attempt is not made sooner.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 
@@ -28,7 +25,7 @@ pub(super) fn spawn(settings: &RecorderSettings, state_dir: &Path, mailbox: Mail
             let mut failing = false;
             loop {
                 let began = Instant::now();
-                let outcome = request_snapshot(&mailbox).and_then(|snapshot| record.write(snapshot));
+                let outcome = mailbox.request_snapshot().and_then(|snapshot| record.write(snapshot));
                 match &outcome {
                     Err(error) if !failing => tracing::warn!(
                         directory = %record.dir.display(), because = elbowroom_client::output::one_line(error), "nothing is recorded; trying again"
@@ -63,14 +60,5 @@ impl SnapshotRecorder {
             self.writer = None;
         }
         outcome
-    }
-}
-
-fn request_snapshot(mailbox: &Mailbox) -> Result<AgentSnapshot> {
-    let (answer, response) = mpsc::sync_channel(1);
-    mailbox.send(PolicyMessage::ControlRequest { request: ControlRequest::Snapshot, peer: 0, answer });
-    match response.recv_timeout(SNAPSHOT_TIMEOUT) {
-        Ok(ControlResponse::Snapshot(snapshot)) => Ok(*snapshot),
-        _ => bail!("the agent is busy or stopping"),
     }
 }

@@ -63,6 +63,23 @@ pub struct AgentStatus {
     pub memory: MemoryGovernorStats,
     /// Who is told of alerts, and what became of it.
     pub hooks: Vec<HookStatus>,
+    /// The push of metrics to a collector; `None` where there is none.
+    #[serde(default)]
+    pub otlp: Option<OtlpStatus>,
+}
+
+/// What became of the pushes of metrics by OTLP, since the policy process started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct OtlpStatus {
+    /// Scheme and host of the collector's address.
+    pub collector: String,
+    /// Pushes that it took.
+    pub pushed: u64,
+    /// Pushes that it did not take.
+    pub failed: u64,
+    /// Why the last push failed; `None` where it did not.
+    pub problem: Option<String>,
 }
 
 /// The disk governor's own counters, since the policy process started.

@@ -157,7 +157,7 @@ fn read_bearer_token(file: &Path) -> Result<HeaderValue> {
 fn root_certificates(authority: Option<&Path>) -> Result<RootCertStore> {
     let mut store = RootCertStore::empty();
     let files = authority
-        .map_or_else(|| elbowroom_agent::alerts::CA_BUNDLES.map(Path::new).to_vec(), |file| vec![file]);
+        .map_or_else(|| elbowroom_agent::http_client::CA_BUNDLES.map(Path::new).to_vec(), |file| vec![file]);
     for file in files {
         let certificates =
             CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);

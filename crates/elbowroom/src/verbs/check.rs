@@ -4,7 +4,7 @@ mod disk;
 
 use anyhow::Result;
 use elbowroom_agent::config::AgentConfig;
-use elbowroom_client::api::{AgentStatus, ControlRequest, ControlResponse};
+use elbowroom_client::api::{AgentStatus, ControlRequest, ControlResponse, OtlpStatus};
 use elbowroom_client::control::ControlClient;
 use elbowroom_client::output::{Format, OutputArgs, one_line, unexpected_response};
 use elbowroom_linux::bounded;
@@ -240,6 +240,15 @@ fn agent_text(report: &CheckOutput) -> String {
                 agent.pids.policy
             );
             let _ = writeln!(text, "ok       {:<18} {}", "mode", agent.mode.summary());
+            if let Some(otlp) = &agent.otlp {
+                let mark = if otlp.problem.is_none() { "ok" } else { "missing" };
+                let OtlpStatus { collector, pushed, failed, .. } = otlp;
+                let _ =
+                    writeln!(text, "{mark:<8} {:<18} {collector}: {pushed} pushed, {failed} failed", "OTLP");
+                if let Some(problem) = &otlp.problem {
+                    let _ = writeln!(text, "         {:<18} {problem}", "");
+                }
+            }
         }
         None => {
             let note = report.agent_note.as_deref().unwrap_or("none");
