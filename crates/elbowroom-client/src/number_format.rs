@@ -100,9 +100,8 @@ pub const fn colour_name(colour: Colour) -> &'static str {
 /// it needs more, though it waits for nothing.
 pub const fn more_memory(colour: Colour, verdict: VerdictStatus) -> &'static str {
     match (verdict, colour) {
-        (VerdictStatus::Tight | VerdictStatus::WaitingMemory | VerdictStatus::Killed, _) | (_, Colour::Red) => {
-            "needs more"
-        }
+        (VerdictStatus::Tight | VerdictStatus::WaitingMemory | VerdictStatus::Killed, _)
+        | (_, Colour::Red) => "needs more",
         (_, Colour::Yellow) => "fine",
         (_, Colour::Green) => "more will not help",
     }

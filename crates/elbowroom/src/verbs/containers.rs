@@ -192,7 +192,9 @@ pub(super) fn show_text(c: &ContainerView) -> String {
         None => lines.push(("labels", c.labels.to_string())),
     }
     lines.extend(c.probe.iter().map(|probe| ("probe", probe_text(probe))));
-    lines.extend(c.memory.iter().map(|status| ("memory", memory::memory_status_text(status, c.verdict.status))));
+    lines.extend(
+        c.memory.iter().map(|status| ("memory", memory::memory_status_text(status, c.verdict.status))),
+    );
     lines.extend(c.disk.iter().map(|status| ("disk", disk_status_text(status))));
     let mut text = String::new();
     for (key, value) in lines {
@@ -313,7 +315,9 @@ pub(super) fn explanation_text(explanation: &Explanation, now: Micros) -> String
         let _ = writeln!(text, "{key:<17} {value}");
     }
     text.push_str(&changes_text(changes, now));
-    explanation.memory.iter().for_each(|status| text.push_str(&memory::memory_explanation(status, explanation.container.verdict.status, now)));
+    explanation.memory.iter().for_each(|status| {
+        text.push_str(&memory::memory_explanation(status, explanation.container.verdict.status, now))
+    });
     explanation.disk.iter().for_each(|status| text.push_str(&disk_explanation(status, now)));
     text
 }

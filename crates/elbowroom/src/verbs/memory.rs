@@ -201,11 +201,7 @@ pub(crate) fn memory_status_text(s: &ContainerMemoryStatus, verdict: VerdictStat
 }
 
 /// What decided about a container's memory.
-pub(crate) fn memory_explanation(
-    s: &ContainerMemoryStatus,
-    verdict: VerdictStatus,
-    now: Micros,
-) -> String {
+pub(crate) fn memory_explanation(s: &ContainerMemoryStatus, verdict: VerdictStatus, now: Micros) -> String {
     let mut text = "\nmemory\n\n".to_owned();
     let mut rows = vec![
         ("now", memory_status_text(s, verdict)),
@@ -346,10 +342,7 @@ mod tests {
         report.containers[0].verdict.status = VerdictStatus::WaitingMemory;
         let text = text(&report, TableStyle::PLAIN);
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
-        assert!(
-            text.contains("MORE MEMORY") && text.contains("needs more   waiting memory"),
-            "{text}"
-        );
+        assert!(text.contains("MORE MEMORY") && text.contains("needs more   waiting memory"), "{text}");
         assert!(text.starts_with("observing: decisions are shown"), "{text}");
         assert!(
             text.contains("STARVED        a-name-of-many-letters\n    it misses\\nits objective\n"),
@@ -368,9 +361,15 @@ mod tests {
         assert!(table.contains("SAVED") && table.contains("\n120M saved\n"), "{table}");
         assert!(table.contains("nothing is taken of a-name-of-many~:\n    it started now\n"), "{table}");
         let (now, status) = (Micros::secs(5), &mut report.containers[0].status);
-        assert!(memory_explanation(status, VerdictStatus::Ok, now).contains("120MiB; nothing is taken: it started now"));
+        assert!(
+            memory_explanation(status, VerdictStatus::Ok, now)
+                .contains("120MiB; nothing is taken: it started now")
+        );
         status.saving = Some(SavingStatus { active: true, because: "nobody needs it".into(), ..saving });
-        assert!(memory_explanation(status, VerdictStatus::Ok, now).contains("120MiB; more is taken: nobody needs it"));
+        assert!(
+            memory_explanation(status, VerdictStatus::Ok, now)
+                .contains("120MiB; more is taken: nobody needs it")
+        );
         assert!(!text(&report, TableStyle::PLAIN).contains("nothing is taken"));
     }
 

@@ -229,7 +229,11 @@ fn report_text(report: &ProbeReport) -> String {
     let number = |n: f64| ((n * 1e3).round() / 1e3).to_string();
     match report {
         ProbeReport::Colour { colour } => {
-            format!("{}: {}", number_format::colour_name(*colour), number_format::more_memory(*colour, VerdictStatus::Ok))
+            format!(
+                "{}: {}",
+                number_format::colour_name(*colour),
+                number_format::more_memory(*colour, VerdictStatus::Ok)
+            )
         }
         ProbeReport::Measure(Measure { kind, served, offered, objective }) => {
             let mut text = match kind {

@@ -78,7 +78,13 @@ pub(super) const COLUMNS: [TopColumn; 13] = [
     column("MORE MEMORY", Align::Left, (28, 7), None, |c, _| {
         c.memory.as_ref().map_or_else(
             || "-".to_owned(),
-            |s| format!("{}, {}", number_format::more_memory(s.colour, c.verdict.status), number_format::memory_state(s.state)),
+            |s| {
+                format!(
+                    "{}, {}",
+                    number_format::more_memory(s.colour, c.verdict.status),
+                    number_format::memory_state(s.state)
+                )
+            },
         )
     }),
     column("WHY", Align::Left, (32, 5), None, |c, _| c.verdict.reason.clone()),
