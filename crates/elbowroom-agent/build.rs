@@ -1,5 +1,5 @@
-//! Compiles the libraries that `elbowroom run` preloads into programs; they are inside the binary. Where `shim/` has no entry
-//! points for the architecture they are empty, and `run` says so.
+//! Compiles the libraries that `elbowroom run` preloads into programs; they are inside the binary. Where `shim/` does not know
+//! the architecture they are empty, and `run` says so.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -14,23 +14,25 @@ fn main() {
     let out = PathBuf::from(variable("OUT_DIR"));
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=CC");
+    println!("cargo:rerun-if-env-changed=TARGET_CC");
     for file in ["view.h", "page.h", "resolve.h", "openmp.c", "entry.S", "libc.c"] {
         println!("cargo:rerun-if-changed={}", shim.join(file).display());
     }
     for (library, sources) in LIBRARIES {
         let library = out.join(library);
-        if variable("CARGO_CFG_TARGET_ARCH") == "x86_64" {
-            compile(&shim, sources, &library);
-        } else {
-            std::fs::write(&library, []).expect("cargo's own directory can be written");
+        match variable("CARGO_CFG_TARGET_ARCH").as_str() {
+            "x86_64" => compile(&shim, sources, &[], &library),
+            "aarch64" => compile(&shim, sources, &["-mno-outline-atomics"], &library),
+            _ => std::fs::write(&library, []).expect("cargo's own directory can be written"),
         }
     }
 }
 
-/// As `shim/Makefile` does, without debugging information.
-fn compile(shim: &Path, sources: &[&str], library: &Path) {
-    // As make has it: a command with its first arguments.
-    let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+/// As `shim/Makefile` does, which says why, without debugging information.
+fn compile(shim: &Path, sources: &[&str], options: &[&str], library: &Path) {
+    // As make has it: a command with its first arguments. `TARGET_CC` is for another machine (as for the crate `cc`).
+    let compiler = ["TARGET_CC", "CC"].into_iter().find_map(|name| env::var(name).ok());
+    let compiler = compiler.unwrap_or_else(|| "cc".to_owned());
     let mut words = compiler.split_whitespace();
     let name = library.file_name().expect("a library has a name").to_string_lossy();
     let status = Command::new(words.next().unwrap_or("cc"))
@@ -44,6 +46,7 @@ fn compile(shim: &Path, sources: &[&str], library: &Path) {
             "-Wl,--hash-style=both",
             "-Wl,-s",
         ])
+        .args(options)
         .arg(format!("-Wl,-soname,{name}"))
         .args(sources.iter().map(|source| shim.join(source)))
         .arg("-o")

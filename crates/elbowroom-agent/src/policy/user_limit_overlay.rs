@@ -99,7 +99,7 @@ impl GroupOverlay {
 /// As the kernel keeps it: whole pages.
 fn page_aligned(limit: Option<Limit<Bytes>>) -> Option<Limit<u64>> {
     Some(match limit? {
-        Limit::At(bytes) => Limit::At(bytes.get() >> 12),
+        Limit::At(bytes) => Limit::At(bytes.get() / rustix::param::page_size() as u64),
         Limit::Max => Limit::Max,
     })
 }
