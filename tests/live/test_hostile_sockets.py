@@ -181,7 +181,7 @@ def test_a_policy_process_that_cannot_die_is_replaced(new_agent, start, tmp_path
         agent.attached(container)
         way.hang()
         first = policy_of(agent)
-        eventually(lambda: waits_for_fuse(first.pid))
+        eventually(lambda: way.holds(1) and waits_for_fuse(first.pid))
         kill_policy(agent)
         assert waiting_threads(first.pid), "it was to wait for longer than this test"
         for limit in (300, 310):
@@ -189,7 +189,7 @@ def test_a_policy_process_that_cannot_die_is_replaced(new_agent, start, tmp_path
             eventually(lambda: container.mem_total() == limit * MIB)
         # The next one waits there too, and so does the one after.
         second = policy_of(agent)
-        eventually(lambda: waiting_threads(second.pid) or waits_for_fuse(second.pid))
+        eventually(lambda: waiting_threads(second.pid) or way.holds(2) and waits_for_fuse(second.pid))
         kill_policy(agent)
         assert agent.stop() == 0
         again = new_agent().start()
@@ -211,7 +211,7 @@ def test_after_all_were_killed_and_one_cannot_die_an_agent_starts(new_agent, sta
         agent.attached(container)
         way.hang()
         stuck = policy_of(agent)
-        eventually(lambda: waits_for_fuse(stuck.pid))
+        eventually(lambda: way.holds(1) and waits_for_fuse(stuck.pid))
         # The supervisor last: at its death the kernel lets stopped processes go on.
         parts = [Process(pid) for pid in (agent.standby(), *agent.status()["pids"].values())]
         parts.sort(key=lambda part: part.pid == agent.supervisor.pid)

@@ -113,3 +113,7 @@ class SlowWay(SlowFile):
 
     def hang(self):
         self.hanging = True
+
+    def holds(self, walks):
+        """Whether it has taken so many walks that it does not answer: until it has, a signal ends who walks."""
+        return len(self.waiting) >= walks
