@@ -60,7 +60,7 @@ def take(job, elbowroom, seed):
     return {
         "job": job,
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "command": " ".join(["lab", *sys.argv[1:]]),
+        "command": " ".join(["lab", *sys.argv[1:]]).replace(f"{ROOT}/", ""),
         "kernel": platform.release(),
         "cpu_model": field("/proc/cpuinfo", "model name"),
         "cpus": online_cpus(),
