@@ -13,7 +13,7 @@ import pytest
 from kit import need
 from kit.cgroup import ROOT, V2
 from kit.container import cpu_list, meminfo, stat_cpus
-from kit.process import Process, mounts_of
+from kit.process import Process, descendants, mounts_of
 from kit.wait import PATIENCE, eventually
 
 CPUS = os.cpu_count()
@@ -257,6 +257,27 @@ def test_signals_reach_the_command(agent, binary, run_dir, number):
 
 
 @pytest.mark.native
+def test_a_command_waits_while_a_busy_agent_mounts(agent, binary, run_dir):
+    name = f"elbowroom-test-live-lock-{os.getpid()}"
+    words = [binary, "--run-dir", run_dir, "run", "--name", name, "--cpus", "1", "--", "getconf", "_NPROCESSORS_ONLN"]
+    policy = agent.status()["pids"]["policy"]
+    os.kill(policy, signal.SIGSTOP)  # what begins now has a mount namespace of its own, and waits for its view
+    try:
+        run = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        mine = os.readlink("/proc/self/ns/mnt")
+        own = lambda: [pid for pid in descendants(run.pid) if os.readlink(f"/proc/{pid}/ns/mnt") != mine]
+        [child] = eventually(own)
+        namespace = os.open(f"/proc/{child}/ns/mnt", os.O_RDONLY)
+        fcntl.flock(namespace, fcntl.LOCK_EX)
+    finally:
+        os.kill(policy, signal.SIGCONT)
+    time.sleep(1)  # as long as a view is not waited for in a namespace of others
+    os.close(namespace)
+    out, error = run.communicate(timeout=20 * PATIENCE)
+    assert (run.returncode, out) == (0, "1\n"), error
+
+
+@pytest.mark.native
 def test_a_terminal_that_hangs_up_ends_the_command(agent, binary, run_dir):
     name = f"elbowroom-test-live-hangup-{os.getpid()}"
     words = [binary, "--run-dir", run_dir, "run", "--name", name, "--", "sh", "-c", "echo ready; exec sleep 1000"]
@@ -287,6 +308,7 @@ def test_without_views_no_agent_is_needed(start):
 # ---- what stays behind (that no cgroup does is looked at after every test) ----
 
 
+@pytest.mark.native
 def test_a_process_left_in_the_background_is_let_alone_and_said(agent, binary, run_dir):
     done = elbowroom_run(binary, run_dir, "--", "sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!; exit 3")
     left = Process(int(done.stdout))
@@ -299,6 +321,7 @@ def test_a_process_left_in_the_background_is_let_alone_and_said(agent, binary, r
     assert elbowroom_run(binary, run_dir, "--", "true").returncode == 0  # and removes what the first had to leave
 
 
+@pytest.mark.native
 def test_a_killed_run_leaves_its_command_and_the_next_cleans_up(agent, start, binary, run_dir):
     container = start("--memory", "256MiB")
     container.main.kill()

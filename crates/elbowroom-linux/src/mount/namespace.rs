@@ -16,10 +16,12 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// An attach takes about a millisecond.
-const LOCK_ATTEMPTS: u32 = 250;
+/// How long the lock on a namespace is waited for. An attach takes about a millisecond.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
+/// The same for the caller's own namespace, whose command has not begun: no tenant holds that lock, only an agent on a busy machine.
+const OWN_LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
 /// The most bytes of a process's other files: a path for each hierarchy, or one line.
 const MAX_FILE_BYTES: u64 = 256 << 10;
@@ -249,14 +251,16 @@ impl NamespaceRoot {
     /// so keep views out of itself, no more.
     pub(super) fn lock(&self) -> Result<OwnedFd, MountError> {
         let namespace = self.open_namespace()?;
-        for _ in 0..LOCK_ATTEMPTS {
+        let timeout = if self.pid.is_some() { LOCK_TIMEOUT } else { OWN_LOCK_TIMEOUT };
+        let begin = Instant::now();
+        loop {
             match rustix::fs::flock(&namespace, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(namespace),
-                Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+                Err(Errno::WOULDBLOCK) if begin.elapsed() < timeout => std::thread::sleep(LOCK_PAUSE),
+                Err(Errno::WOULDBLOCK) => return Err(MountError::Busy { path: self.path("ns/mnt") }),
                 Err(errno) => return Err(MountError::of("flock", self.path("ns/mnt"), errno)),
             }
         }
-        Err(MountError::Busy { path: self.path("ns/mnt") })
     }
 
     /// Whether a mount below `mount` shows on the host, as far as the host's mounts can be read. Most containers' mounts have no
