@@ -215,6 +215,7 @@ def test_what_was_read_is_there_though_all_are_dead(new_agent, start):
     assert second.stop() == 0
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("name", ["private/views", "pages"])
 def test_what_somebody_unmounts_is_made_anew(agent, start, name):
     container = start("--memory", "256MiB")
@@ -236,6 +237,7 @@ def slow(tmp_path):
     way.close()
 
 
+@pytest.mark.native
 def test_a_container_whose_file_system_hangs_keeps_nobody_from_ending(slow, agent, start, new_agent):
     bad, good = start(), start("--memory", "256MiB")
     for container in (bad, good):

@@ -80,6 +80,7 @@ def limited(group, disk):
 # ---- what is written ----
 
 
+@pytest.mark.native
 def test_observing_decides_and_writes_nothing(governed, group, writer, loop_disk):
     agent = governed("observe")
     found = decided(agent, group, loop_disk)
@@ -192,6 +193,7 @@ def test_a_foreign_writer_wins_and_is_told_of(governed, group, writer, loop_disk
     assert disks.limits(group, loop_disk) == theirs
 
 
+@pytest.mark.native
 def test_a_container_that_ends_is_forgotten(governed, hand_made, loop_disk):
     group = hand_made("elbowroom-test-live-disk-b", hierarchies=cgroup.IO_HIERARCHIES)
     writer = disks.Writer(group, loop_disk)

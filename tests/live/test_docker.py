@@ -29,6 +29,7 @@ def test_a_container_older_than_the_agent_is_given_its_view(new_agent, docker):
     assert container.mem_total() == 300 * MIB
 
 
+@pytest.mark.native
 def test_a_view_comes_and_goes_by_hand(new_agent, docker):
     agent = new_agent(containers="attach = false").start()
     container = docker.run("--cpus", "1", name="elbowroom-test-hand")
@@ -71,6 +72,7 @@ def test_labels_say_what_a_container_wants(new_agent, docker):
     assert attached.returncode == 0 and container.online() == 1
 
 
+@pytest.mark.native
 def test_who_shares_a_pid_namespace_sees_its_own_room(agent, docker):
     """lxc/lxcfs#543: whose view it is was asked of the first process of the reader's PID namespace."""
     first = docker.run("--cpus", "1", "--memory", "300m", name="elbowroom-test-first")
@@ -136,6 +138,7 @@ def test_an_update_of_cpus_shows_inside(agent, docker):
     eventually(lambda: container.online() == 1)
 
 
+@pytest.mark.native
 def test_a_restarted_container_has_its_view_again(agent, docker):
     name = "elbowroom-test-restart"
     docker.call("run", "--detach", "--network", "none", "--cpus", "1", "--volume", "/usr:/usr:ro", "--name", name, "elbowroom-test", "sleep", "3000")  # fmt: skip

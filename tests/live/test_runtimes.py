@@ -58,6 +58,7 @@ def test_a_jvm_sizes_itself_by_its_view(agent, start, java):
     assert heap < 200 * MIB
 
 
+@pytest.mark.native
 def test_a_jvm_in_docker_follows_an_update(agent, docker, java):
     container = docker.run("--cpus", "1", "--memory", "400m", "--volume", f"{programs.BUILT}:{programs.BUILT}:ro", name="elbowroom-test-java")
     agent.attached(container)
@@ -67,6 +68,7 @@ def test_a_jvm_in_docker_follows_an_update(agent, docker, java):
     eventually(lambda: sees()[1] == 500 * MIB)
 
 
+@pytest.mark.native
 def test_go_follows_a_neighbours_work(pair, sees_go):
     need.cpus(4)  # Go never goes below two
     container, neighbour = pair
@@ -84,6 +86,7 @@ def test_python_counts_the_cpus_of_its_view(agent, start):
     assert container.run(PYTHON, "-c", "import os; print(os.cpu_count(), os.sysconf('SC_NPROCESSORS_ONLN'))") == "1 1\n"
 
 
+@pytest.mark.native
 def test_a_c_program_follows_a_neighbours_work(pair):
     container, neighbour = pair
     neighbour.burn(CPUS)

@@ -128,6 +128,7 @@ def test_a_container_of_an_engine_has_the_page_too(agent, docker):
     assert container.run("head", "-c", "7", PAGE) == "elbowrm"
 
 
+@pytest.mark.native
 def test_a_page_of_an_agent_that_was_killed_stays_until_the_next_one_takes_over(new_agent, start):
     agent = new_agent().start()
     container = start("--memory", "256MiB")
@@ -142,6 +143,7 @@ def test_a_page_of_an_agent_that_was_killed_stays_until_the_next_one_takes_over(
     assert successor.stop() == 0
 
 
+@pytest.mark.native
 def test_after_a_clean_stop_nobody_is_told_old_numbers(agent, start):
     container = start("--memory", "256MiB")
     ask = reads_page(container)
@@ -151,6 +153,7 @@ def test_after_a_clean_stop_nobody_is_told_old_numbers(agent, start):
     assert "elbowroom" not in container.run("ls", "/sys/devices/system/cpu")
 
 
+@pytest.mark.native
 def test_a_container_that_is_let_alone_is_told_so(agent, start):
     container = start("--memory", "256MiB")
     agent.attached(container)
@@ -165,6 +168,7 @@ def test_a_container_that_is_let_alone_is_told_so(agent, start):
 # ---- what is preloaded ----
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_regions_of_a_running_program_are_as_wide_as_the_view(agent, start, compiler):
     program = regions(compiler)
