@@ -19,7 +19,7 @@ export interface Line {
 
 export interface Plan {
   title: string;
-  kind: "cpu" | "memory" | "disk" | "waiting" | "refaults";
+  kind: "cpu" | "memory" | "disk" | "waiting" | "refaults" | "network";
   lines: Line[];
   format: (value: number | null | undefined) => string;
   height: number;
@@ -112,7 +112,7 @@ export class Chart {
       {
         width,
         height: plan.height,
-        padding: [plan.marks ? 16 : 6, 18, 0, 0],
+        padding: [plan.marks ? 16 : 6, 24, 0, 0],
         legend: { show: false },
         cursor: { sync: { key: CURSOR, setSeries: false }, y: false, drag: { x: false, y: false }, points: { size: 5 } },
         scales: { x: { time: true }, y: { range: (_, __, max) => [0, Math.max(max * 1.06, plan.floor)] } },

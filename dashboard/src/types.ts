@@ -215,6 +215,12 @@ export interface Container {
   probe: { source: string; freshness: unknown; problem: string | null } | null;
 }
 
+/** What the interfaces of its network namespace have carried; `counters` is `null` where that is the host's. */
+export interface NetworkReport {
+  time_unix_ms: number;
+  counters: { received_bytes: number; sent_bytes: number } | null;
+}
+
 export interface Explanation {
   container: Container;
   explain: { rule: string };

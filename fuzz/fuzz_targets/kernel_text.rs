@@ -18,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
         proc::loadavg(&text),
         proc::pressure(&text),
     );
-    let _ = (proc::diskstats(&text), proc::swaps(&text));
+    let _ = (proc::diskstats(&text), proc::swaps(&text), proc::net_dev(&text));
     let _ = areas(&text, "/bin/sh");
     let _ = (
         v1::limit(&text),

@@ -194,9 +194,10 @@ export async function mock({ port = 0, containers = 5, state = "quiet", token = 
       return found ? json(found.report) : json({ error: "no such profile" }, 404);
     }
     if (path === "containers") return json(all().map((live, i) => container(live, i)));
-    const id = path.match(/^containers\/(.+)\/explain$/)?.[1];
+    const [, id, what] = path.match(/^containers\/(.+)\/(explain|network)$/) ?? [];
     const index = id === undefined ? -1 : all().findIndex((live) => live.id === id);
-    if (index < 0) return json({ error: `no container ${id}` }, 404);
+    if (index < 0 || (what === "network" && settings.old)) return json({ error: `no container ${id}` }, 404);
+    if (what === "network") return json(network(index, Date.now()));
     const live = all()[index];
     return json({ container: container(live, index), explain: { rule: `${live.cpu_effective} CPUs now, between ${live.cpu_lower} and ${live.cpu_upper}: no quota, ${CPUS} allowed, and weight 1024 of 2048 which is worth ${live.cpu_lower} of ${CPUS} CPUs; ${mib(live.memory_effective)} of memory now, between soft ${mib(live.memory_soft)} and hard ${mib(live.memory_hard)} (/${live.name}).` } });
   });
@@ -256,6 +257,12 @@ function history(query, settings, now) {
   return { container: id, step_ms: step * 1000, time, series, changes: index < 0 ? [] : changesOf(index, to - Math.min(span, 7200), to, settings) };
 }
 
+/** What a container's interfaces have carried by then: in waves, eight times as much in as out. The third one shares the host's network. */
+function network(i, at) {
+  const wave = (i + 1) * Math.round((8 * Math.sin(at / 9000) + (at % 1e8) / 1000) * 64 * 1024);
+  return { time_unix_ms: at, counters: i === 2 ? null : { received_bytes: 8 * wave, sent_bytes: wave } };
+}
+
 const lookup = (id, { containers }) => Array.from({ length: containers }, (_, i) => i).find((i) => id === `${(i + 1).toString(16).padStart(4, "0")}${"c0ffee".repeat(10)}`) ?? -1;
 const named = ({ id, name }) => ({ id, name, path: `/docker/${id}` });
 const NO_LIMIT = { rbps: "max", wbps: "max", riops: "max", wiops: "max" };
@@ -283,11 +290,11 @@ function alerts({ state }, all) {
   const about = (i) => named(all[i % all.length]);
   const began = Date.now() - 754_000;
   return [
-    { kind: "STARVED", disk: "259:0", group: 7, since: 1, until: null, since_unix_ms: began, disk_name: "nvme0n1", container: about(1), text: `${about(1).name} gets 8% of nvme0n1 and needs 22% (17.3 requests under way): give it a reservation or a weight, or move a container elsewhere` },
+    { kind: "STARVED", disk: "259:0", group: 7, since: 1, until: null, since_unix_ms: began, disk_name: "nvme0n1", container: about(1), text: `${about(1).name} gets 8% of nvme0n1 and needs 22% (17.3 requests under way): give it a reservation or a weight, or move a container to another disk` },
     { kind: "DEGRADED", disk: "259:0", group: null, since: 1, until: null, since_unix_ms: began - 3e5, disk_name: "nvme0n1", container: null, text: "nvme0n1 does 41% of what it did on most of the last 24 hours: look at its health, its cloud credits, and who else uses it" },
     { kind: "VERDICT", topic: "killed", disk: null, group: 1, since: 1, until: null, since_unix_ms: began, disk_name: null, container: about(0), text: `${about(0).name}: OOM-killed 3 times in 5 min at its limit of 512MiB` },
     { kind: "FINDING", topic: "cache-stolen", disk: null, group: 3, since: 1, until: null, since_unix_ms: began, disk_name: null, container: about(1), text: "Its page cache was taken by its neighbours." },
-    { kind: "FOREIGN_WRITER", disk: null, group: 9, since: 1, until: null, disk_name: null, container: about(2), text: `somebody else set the protection of ${about(2).name} that was ours; it is theirs for ten minutes` },
+    { kind: "FOREIGN_WRITER", disk: null, group: 9, since: 1, until: null, disk_name: null, container: about(2), text: `another program set the protection of ${about(2).name} that was the agent's: the agent leaves it alone for ten minutes` },
   ];
 }
 
@@ -295,14 +302,14 @@ function disks(settings, all) {
   const slow = settings.state === "alerts";
   const list = all.length === 0 ? [] : [
     { number: "259:0", name: "nvme0n1", capacity: { rbps: 2.1e9, wbps: 1.2e9, riops: 420000, wiops: 180000 }, rbps: 91e6, wbps: 44e6, riops: 1500, wiops: 800, used: slow ? 0.97 : 0.46, queue: slow ? 17.3 : 2.2, wait: slow ? 9400 : 310, base_wait: 280, promised: 0.61, state: slow ? "slow" : "guard", exempt_reason: null },
-    { number: "8:0", name: "sda", capacity: NO_LIMIT, rbps: 0, wbps: 12288, riops: 0, wiops: 2, used: null, queue: 0.01, wait: 3426, base_wait: 3398, promised: 0, state: "free", exempt_reason: "it carries swap: a limit here could hold up the memory of everybody, so it is watched only" },
+    { number: "8:0", name: "sda", capacity: NO_LIMIT, rbps: 0, wbps: 12288, riops: 0, wiops: 2, used: null, queue: 0.01, wait: 3426, base_wait: 3398, promised: 0, state: "free", exempt_reason: "it carries swap: a limit here could delay the memory of every container, so the disk is only watched" },
   ];
   return { mode: settings.mode || "enforce", not_enforced: null, policy: "lifeline", disks: list, alerts: alerts(settings, all).filter(({ disk }) => disk) };
 }
 
 function memory(settings, all) {
   const used = nodeOf(0, all).memory_used;
-  return { mode: settings.mode || "observe", not_enforced: null, pools: all.length ? [{ path: "/", size: TOTAL * 0.95, room: TOTAL * 0.95 - used, reserved: 18 * GiB, short: settings.state === "alerts", containers: all.length, needers: Math.ceil(all.length / 3) }] : [], containers: all.map((live, i) => ({ container: named(live), status: memoryOf(live, i) })), alerts: alerts(settings, all).filter(({ disk }) => !disk) };
+  return { mode: settings.mode || "observe", not_enforced: null, pools: all.length ? [{ path: "/", size: TOTAL * 0.95, room: TOTAL * 0.95 - used, reserved: 18 * GiB, short: settings.state === "alerts", containers: all.length, needers: Math.ceil(all.length / 3) }] : [], containers: all.map((live, i) => ({ container: named(live), status: memoryOf(live, i) })), alerts: alerts(settings, all).filter(({ disk, kind }) => !disk && kind !== "VERDICT" && kind !== "FINDING") };
 }
 
 function findings({ state, containers }) {

@@ -136,7 +136,7 @@ test("the sick come first, with their sentence and the command that helps, which
     await verdict.getByText("OOM-killed 3 times").waitFor();
     await verdict.getByText("docker update --memory 768m web-1").waitFor();
     await page.locator("article.finding").getByText("out of memory 3 times").waitFor();
-    const tops = await page.$$eval(".verdict, article.finding, figure", (all) => all.map((element) => element.getBoundingClientRect().top));
+    const tops = await page.$$eval(".verdict, article.finding, figure:not([hidden])", (all) => all.map((element) => element.getBoundingClientRect().top));
     assert.deepEqual(tops.slice(0, 3), [...tops].sort((a, b) => a - b).slice(0, 3), "verdict, finding, charts");
     await page.keyboard.press("Escape");
     await page.getByText("2 containers ended within the last hour").click();
@@ -164,6 +164,36 @@ test("a container's page has throttling, waiting, refaults and kills, as far as 
     await figure("CPU").getByText(/used \d/).waitFor();
     assert.equal(await figure("Waiting (PSI)").count() + await figure("Refaults").count(), 0);
     await page.getByRole("region", { name: "Verdict" }).locator(".pill[data-tone=good]").filter({ hasText: "ok" }).waitFor();
+  }, { expected: [/404/] });
+});
+
+test("the network is charted while its page is open, and one on the host's says why it has no chart", options, async () => {
+  await visit({ containers: 3 }, async (page, agent) => {
+    await page.waitForSelector(".row");
+    const ids = Object.fromEntries(await page.$$eval(".row:not([hidden])", (all) => all.map((row) => [row.querySelector(".row-name").textContent, row.dataset.id])));
+    const chart = page.getByRole("figure", { name: "Network" });
+    await page.evaluate((id) => (location.hash = `#/container/${id}`), ids["web-1"]);
+    await chart.getByText(/received \d.*\/s/).waitFor();
+    await chart.getByText(/sent \d.*\/s/).waitFor();
+    await page.evaluate((id) => (location.hash = `#/container/${id}`), ids["cache-1"]);
+    await page.getByText("it shares the host's").waitFor();
+    assert.equal(await chart.count(), 0);
+    agent.settings.old = true;
+    await page.evaluate((id) => (location.hash = `#/container/${id}`), ids["db-1"]);
+    await page.getByRole("figure", { name: "Disk" }).waitFor();
+    assert.equal(await chart.count(), 0, "an agent that does not read it");
+  }, { expected: [/404/] });
+});
+
+test("an alert names its container once", options, async () => {
+  await visit({ containers: 14, state: "alerts" }, async (page) => {
+    const told = page.locator(".alerts li");
+    await told.getByText("gets 8% of nvme0n1").waitFor();
+    for (const text of await told.locator("> span:nth-child(2)").allTextContents()) {
+      const about = text.split(/[ :]/)[0];
+      assert.ok(!text.slice(about.length).startsWith(`: ${about}`) && !text.includes(`on nvme0n1: ${about}`), text);
+    }
+    await told.getByRole("link", { name: "db-1" }).first().waitFor();
   });
 });
 

@@ -69,7 +69,7 @@ def test_every_answer_is_what_the_document_says(agent, start):
     where = ready(agent)
     document = api.get(where, "/api/v1/openapi.json")
     eventually(lambda: any(c["id"] == row["id"] for c in api.get(where, "/api/v1/containers")))
-    of_one = [f"containers/{quote(row['id'], safe='')}", f"containers/{quote(row['id'], safe='')}/explain"]
+    of_one = [f"containers/{quote(row['id'], safe='')}{more}" for more in ("", "/explain", "/network")]
     for path in PATHS + of_one + [f"history?container={quote(row['id'], safe='')}"]:
         template = "/api/v1/" + path.split("?")[0].replace(quote(row["id"], safe=""), "{id}")
         schema = document["paths"][template]["get"]["responses"]["200"]["content"]["application/json"]["schema"]

@@ -55,7 +55,7 @@ def test_a_beginning_names_a_container_and_a_typo_is_answered(two):
     assert wrong.returncode == 2 and "did you mean" in wrong.stderr, wrong.stderr
 
 
-@pytest.mark.parametrize(("word", "meant"), [("lsit", "list"), ("docter", "doctor"), ("explian", "explain")])
+@pytest.mark.parametrize(("word", "meant"), [("lsit", "list"), ("docter", "doctor"), ("explian", "explain"), ("status", "list")])
 def test_a_verb_that_is_none_is_answered_with_the_nearest(binary, word, meant):
     done = subprocess.run([binary, word], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")

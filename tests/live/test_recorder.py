@@ -119,7 +119,7 @@ def test_a_killed_agent_leaves_what_it_knew_and_the_next_one_goes_on(new_agent, 
     before = shown(agent, ring, "--at", at)
     assert before["status"]["pids"]["policy"] == policy
     other = agent.cli("record", "--ring", ring)
-    assert other.returncode == 2 and "somebody else records into it" in other.stderr, other.stderr
+    assert other.returncode == 2 and "another program records into it" in other.stderr, other.stderr
 
 
 def test_five_hundred_containers_cost_little(new_agent, hand_made):

@@ -19,7 +19,7 @@ use elbowroom_types::finding::DoctorFinding;
 use elbowroom_types::label::{ContainerLabels, RuntimeInjection};
 use elbowroom_types::lookup::ContainerNames;
 use elbowroom_types::probe::{Freshness, ProbeReport};
-use elbowroom_types::sample::Usage;
+use elbowroom_types::sample::{NetworkCounters, Usage};
 use elbowroom_types::unit::{Bytes, Micros};
 use elbowroom_types::verdict::Verdict;
 use elbowroom_view::rules::{View, ViewExplanation};
@@ -36,6 +36,8 @@ pub enum ControlResponse {
     Container(Box<ContainerView>),
     /// Answer to [`ControlRequest::Explain`].
     Explain(Box<Explanation>),
+    /// Answer to [`ControlRequest::Network`].
+    Network(NetworkReport),
     /// Answer to [`ControlRequest::Prepare`].
     Prepared(PreparedView),
     /// Answer to [`ControlRequest::Launch`].
@@ -179,6 +181,17 @@ pub struct Explanation {
     /// What it asks more of than the agent does for one container; of its own service something is missing.
     #[serde(default)]
     pub over_quota: Vec<String>,
+}
+
+/// Answer to [`ControlRequest::Network`]: read at that moment, and kept nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NetworkReport {
+    /// When, in milliseconds since 1970.
+    pub time_unix_ms: u64,
+    /// What the network namespace of its first process has counted. Containers of a pod share one. `None` where that is the host's,
+    /// which counts every program of the host together.
+    pub counters: Option<NetworkCounters>,
 }
 
 /// Answer to [`ControlRequest::Disks`].

@@ -4,7 +4,7 @@ use crate::parse::{Malformed, flat_keyed, hundredths, malformed, number, unescap
 use elbowroom_types::id::DeviceNumber;
 use elbowroom_types::io::DiskStat;
 use elbowroom_types::psi::{Pressure, Stall};
-use elbowroom_types::sample::ReclaimCounters;
+use elbowroom_types::sample::{NetworkCounters, ReclaimCounters};
 use elbowroom_types::unit::{Bytes, Micros};
 use std::path::PathBuf;
 
@@ -276,6 +276,27 @@ fn disk_line(line: &str) -> Result<DiskLine<'_>, Malformed> {
     Ok((device, name, stat))
 }
 
+/// `/proc/PID/net/dev` (net/core/net-procfs.c `dev_seq_printf_stats`): all interfaces together, but not the loopback, whose bytes leave
+/// nothing. An interface that others are joined to, such as a bridge, counts their bytes again.
+pub fn net_dev(text: &str) -> Result<NetworkCounters, Malformed> {
+    const EXPECTED: &str = "\"interface: 16 counters\"";
+    let mut all = NetworkCounters::default();
+    // Two lines of headings. An interface's name holds neither a colon nor a space (net/core/dev.c `dev_valid_name`).
+    for line in text.lines().skip(2) {
+        let (name, rest) = line.split_once(':').ok_or_else(|| malformed(line, EXPECTED))?;
+        let mut words = rest.split_ascii_whitespace();
+        let mut counters = [0; 16];
+        for counter in &mut counters {
+            *counter = number(words.next().unwrap_or(""), line, EXPECTED)?;
+        }
+        if name.trim_start() != "lo" {
+            all.received_bytes = all.received_bytes.saturating_add(Bytes(counters[0]));
+            all.sent_bytes = all.sent_bytes.saturating_add(Bytes(counters[8]));
+        }
+    }
+    Ok(all)
+}
+
 /// What `/proc/swaps` lists: files and devices, by their paths.
 pub fn swaps(text: &str) -> Result<Vec<PathBuf>, Malformed> {
     let of = |line: &str| match line.split_once([' ', '\t']) {
@@ -372,6 +393,30 @@ mod tests {
         assert_eq!(zoneinfo(text), Ok(Watermarks { low_pages: 66, high_pages: 99 }));
         assert!(zoneinfo("").is_err());
         assert_eq!(zoneinfo("   low x\n").unwrap_err().line, "   low x");
+    }
+
+    const NET_DEV: &str = "\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+    lo:    2776      28    0    0    0     0          0         0     2776      28    0    0    0     0       0          0
+  eth0: 1000000     700    0    0    0     0          0         0    20000     300    0    0    0     0       0          0
+verylongname123:5 1 0 0 0 0 0 0 7 1 0 0 0 0 0 0
+";
+
+    #[test]
+    fn interfaces_are_summed_without_the_loopback() {
+        let expect = NetworkCounters { received_bytes: Bytes(1_000_005), sent_bytes: Bytes(20_007) };
+        assert_eq!(net_dev(NET_DEV), Ok(expect));
+        let headings: String = NET_DEV.split_inclusive('\n').take(2).collect();
+        assert_eq!(net_dev(&headings), Ok(NetworkCounters::default()), "a namespace without interfaces");
+        let full = format!(
+            "{headings}a: {0} 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0\nb: {0} 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0\n",
+            u64::MAX
+        );
+        assert_eq!(net_dev(&full).unwrap().received_bytes, Bytes(u64::MAX));
+        for bad in ["eth0 1 2", "eth0: 1 2 3", "eth0: x 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0"] {
+            assert_eq!(net_dev(&format!("{headings}{bad}\n")).unwrap_err().line, bad);
+        }
     }
 
     #[test]

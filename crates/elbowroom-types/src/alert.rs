@@ -106,9 +106,9 @@ pub enum AlertKind {
     Starved,
     /// A container's I/O cannot be limited here: buffered writes on cgroup v1, a file system without cgroup writeback.
     Uncappable,
-    /// Limits of ours slowed down everybody while the disk was idle; they were taken off.
+    /// Limits backed off: the agent's limits slowed every container down while the disk was idle, and were taken off.
     Inversion,
-    /// Somebody else wrote a limit that was ours: it is theirs now.
+    /// Another program changed a limit that was the agent's, which leaves it alone for a while.
     ForeignWriter,
     /// Limits of ours were taken off because the process that held them died or hung.
     LeaseRestored,

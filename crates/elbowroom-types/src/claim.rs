@@ -146,7 +146,7 @@ pub struct MemoryClaim {
     /// What its probe is measured by, where that does not say it itself: operations per second, or a latency.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub objective: Option<f64>,
-    /// Whether memory that it does not use is taken while nobody needs it; absent: as `memory.saving` says.
+    /// Whether memory that it does not use is taken while no container needs it; absent: as `memory.saving` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saving: Option<bool>,
 }

@@ -7,7 +7,7 @@
 //! | `elbowroom.dev/governors` | `on`, `off`: whether its disks and memory are governed |
 //! | `elbowroom.dev/priority` | a weight, 1 to 10000; or `weight=300 tier=1 class=latency`, each where wanted |
 //! | `elbowroom.dev/memory-reservation` | `2GiB` |
-//! | `elbowroom.dev/memory-saving` | `on`, `off`: whether memory that it does not use is taken while nobody needs it |
+//! | `elbowroom.dev/memory-saving` | `on`, `off`: whether memory that it does not use is taken while no container needs it |
 //! | `elbowroom.dev/disk-reservation` | `rbps=50MiB/s wiops=200/s`, with the keys of `io.max` |
 //! | `elbowroom.dev/seccomp` | `on`, `off`: whether its system calls are answered too |
 //! | `elbowroom.dev/probe` | a probe on one line |
@@ -92,7 +92,7 @@ pub struct ContainerLabels {
     /// What of that whoever runs the node promised; the rest counts at most to the container's own limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_promised: Option<Bytes>,
-    /// Whether memory that it does not use is taken while nobody needs it; absent: as the configuration says.
+    /// Whether memory that it does not use is taken while no container needs it; absent: as the configuration says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_saving: Option<bool>,
     /// Its reservation of every disk it uses.

@@ -160,6 +160,16 @@ pub struct ReclaimCounters {
     pub lost: u64,
 }
 
+/// What the interfaces of a network namespace have carried since each was made, without the loopback.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NetworkCounters {
+    /// Bytes that came in.
+    pub received_bytes: Bytes,
+    /// Bytes that went out.
+    pub sent_bytes: Bytes,
+}
+
 /// What a cgroup has used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

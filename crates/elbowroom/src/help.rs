@@ -27,6 +27,10 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Set up", &["agent", "check", "cdi", "oci-hooks", "keeper", "host", "version", "help"]),
 ];
 
+/// Words by which docker, kubectl and systemctl call what a verb of another name does (docs/guide/habits.md).
+const OTHER_TOOLS: &[(&str, &str)] =
+    &[("status", "list"), ("get", "list"), ("ls", "list"), ("events", "alerts"), ("info", "check")];
+
 /// Columns of the longest verb, with the blanks around it.
 const VERB_WIDTH: usize = 16;
 
@@ -49,6 +53,9 @@ pub(crate) fn with_groups(command: Command) -> Command {
 
 /// The verb that was meant by one that is none; programs' own verbs are not offered.
 pub(crate) fn nearest_verb(command: &Command, word: &str) -> Option<String> {
+    if let Some((_, verb)) = OTHER_TOOLS.iter().find(|(theirs, _)| *theirs == word) {
+        return Some((*verb).to_owned());
+    }
     let visible = command.get_subcommands().filter(|verb| !verb.is_hide_set());
     let names: Vec<&str> =
         visible.flat_map(|verb| [verb.get_name()].into_iter().chain(verb.get_all_aliases())).collect();
@@ -84,5 +91,10 @@ mod tests {
             .map(|word| nearest_verb(&command, word));
         let near = near.each_ref().map(Option::as_deref);
         assert_eq!(near, [Some("list"), Some("ps"), Some("explain"), Some("doctor"), None, None]);
+        for (theirs, verb) in OTHER_TOOLS {
+            assert!(command.find_subcommand(theirs).is_none(), "{theirs} is a verb of its own");
+            assert!(command.find_subcommand(verb).is_some(), "{verb}");
+            assert_eq!(nearest_verb(&command, theirs).as_deref(), Some(*verb));
+        }
     }
 }

@@ -4,6 +4,7 @@ import { get, Failed } from "../api";
 import { bar, empty, facts, h, moment, nameOf, pill, visible } from "../dom";
 import * as format from "../format";
 import { kindOf } from "../marks";
+import { NetworkTrend } from "../network";
 import { link, range } from "../route";
 import { attempt, store } from "../store";
 import { Trend } from "../trend";
@@ -11,7 +12,7 @@ import type { Change, Container, Explanation, Verdict } from "../types";
 import { verdictCard } from "../verdict";
 import { findingView, type Report } from "./findings";
 import type { Page } from "./page";
-import { alerts, cpuPlan, diskPlan, entitled, HELD, memoryPlan, MEMORY_STATES, needs, ranges, refaultPlan, waitingPlan } from "./pieces";
+import { alerts, cpuPlan, diskPlan, entitled, HELD, memoryPlan, MEMORY_STATES, needs, networkPlan, ranges, refaultPlan, waitingPlan } from "./pieces";
 
 const HEIGHT = 150;
 /** Changes listed; the charts mark all. */
@@ -29,12 +30,14 @@ export function containerPage(id: string): Page {
   const findings = h("div.findings");
   const gone = h("div", { hidden: true });
 
+  const network = new NetworkTrend(id, range(), networkPlan(HEIGHT));
   let trend: Trend | null = null;
   const follow = () => {
     trend?.destroy();
     const plans = [cpuPlan(HEIGHT, "limit"), memoryPlan(HEIGHT, "limit"), waitingPlan(HEIGHT), refaultPlan(HEIGHT), diskPlan(HEIGHT)];
     trend = new Trend(id, range(), plans, () => latest(id), list);
-    charts.replaceChildren(...trend.charts.map((chart) => chart.element));
+    network.show(range());
+    charts.replaceChildren(...trend.charts.map((chart) => chart.element), ...network.elements);
   };
   const list = (all: Change[]) => {
     const newest = all.slice(-LISTED).reverse();
@@ -97,8 +100,12 @@ export function containerPage(id: string): Page {
     destroy: () => {
       off.forEach((stop) => stop());
       trend?.destroy();
+      network.destroy();
     },
-    repaint: () => trend?.repaint(),
+    repaint: () => {
+      trend?.repaint();
+      network.repaint();
+    },
   };
 }
 

@@ -56,7 +56,7 @@ function diskView(disk: Disk, containers: Container[], mode: string): HTMLElemen
         h(
           "tbody", {},
           cells("now", [format.rate(disk.rbps), format.rate(disk.wbps), iops(disk.riops), iops(disk.wiops), disk.queue.toFixed(1), format.micros(disk.wait), format.micros(disk.base_wait), format.percent(disk.promised)]),
-          cells("can do", [most(disk.capacity.rbps, format.rate), most(disk.capacity.wbps, format.rate), most(disk.capacity.riops, iops), most(disk.capacity.wiops, iops), "", "", "", ""]),
+          cells("can\u00a0do", [most(disk.capacity.rbps, format.rate), most(disk.capacity.wbps, format.rate), most(disk.capacity.riops, iops), most(disk.capacity.wiops, iops), "", "", "", ""]),
         ),
       ),
     ),

@@ -55,6 +55,17 @@ export function diskPlan(height: number, marks = true): Plan {
   };
 }
 
+/** Of the container's own network namespace, while the page is open. */
+export function networkPlan(height: number): Plan {
+  return {
+    title: "Network", kind: "network", height, binary: true, floor: 2 ** 10, format: format.rate,
+    lines: [
+      { series: "network_received", label: "received", role: "used" },
+      { series: "network_sent", label: "sent", role: "rate" },
+    ],
+  };
+}
+
 /** How much of the time a task waited, as the kernel counts it. */
 export function waitingPlan(height: number): Plan {
   return {
@@ -91,18 +102,23 @@ export function alerts(list: Alert[]): HTMLElement {
       h(
         "li", {},
         pill(alertWord(alert), alert.severity === "critical" ? "bad" : "warn"),
-        h(
-          "span", {},
-          alert.container ? h("a", { href: link("container", alert.container.id) }, h("bdi", {}, nameOf(alert.container))) : null,
-          alert.container && alert.disk_name ? " on " : null,
-          alert.disk_name ? h("b", {}, visible(alert.disk_name)) : null,
-          alert.container || alert.disk_name ? ": " : null,
-          visible(alert.text),
-        ),
+        h("span", {}, ...sentence(alert)),
         alert.since_unix_ms ? h("span.quiet", {}, "since ", moment(alert.since_unix_ms)) : null,
       ),
     ),
   );
+}
+
+/** Its text, with what it is about in front, once: many begin with that themselves. */
+function sentence({ container, disk_name, text }: Alert): (Node | string)[] {
+  const name = container ? nameOf(container) : null;
+  const disk = disk_name ? visible(disk_name) : null;
+  const words = visible(text);
+  const there = container && name ? h("a", { href: link("container", container.id) }, h("bdi", {}, name)) : disk ? h("b", {}, disk) : null;
+  if (!there) return [words];
+  const about = name ?? disk ?? "";
+  if (words.startsWith(`${about} `) || words.startsWith(`${about}:`)) return [there, words.slice(about.length)];
+  return [there, ...(name && disk && !words.includes(disk) ? [" on ", h("b", {}, disk)] : []), ": ", words];
 }
 
 const MODES: Record<string, [Tone, string]> = {

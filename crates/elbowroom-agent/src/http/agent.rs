@@ -5,7 +5,7 @@ use super::{HttpError, SnapshotSource, SnapshotStore, SourceFuture};
 use anyhow::{Context, Result, bail};
 use axum::http::StatusCode;
 use elbowroom_client::api::{
-    AgentSnapshot, ContainerView, ControlRequest, ControlResponse, Explanation, FindingsReport,
+    AgentSnapshot, ContainerView, ControlRequest, ControlResponse, Explanation, FindingsReport, NetworkReport,
 };
 use elbowroom_client::profile_store::StoredProfile;
 use std::path::{Path, PathBuf};
@@ -140,6 +140,13 @@ impl SnapshotSource for AgentSource {
     fn explain(&self, container: String) -> SourceFuture<Explanation> {
         self.query(ControlRequest::Explain(container), StatusCode::NOT_FOUND, |response| match response {
             ControlResponse::Explain(explanation) => Some(*explanation),
+            _ => None,
+        })
+    }
+
+    fn network(&self, container: String) -> SourceFuture<NetworkReport> {
+        self.query(ControlRequest::Network(container), StatusCode::NOT_FOUND, |response| match response {
+            ControlResponse::Network(report) => Some(report),
             _ => None,
         })
     }

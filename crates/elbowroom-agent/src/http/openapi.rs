@@ -7,7 +7,7 @@ use crate::history;
 use crate::history::MAX_RESPONSE_POINTS;
 use elbowroom_client::api::{
     AgentSnapshot, AgentStatus, AlertView, ContainerView, DisksReport, Explanation, FindingsReport,
-    MemoryReport,
+    MemoryReport, NetworkReport,
 };
 use elbowroom_client::profile_store::StoredProfile;
 use schemars::generate::SchemaSettings;
@@ -41,6 +41,7 @@ const OPERATIONS: &[ApiOperation] = &[
     get("/api/v1/containers", "Every container: what it sees, what it used, how it is doing.", json_answer::<Vec<ContainerView>>, &[400, UNAVAILABLE]),
     get("/api/v1/containers/{id}", "One container.", json_answer::<ContainerView>, NEEDS_CONTAINER),
     get("/api/v1/containers/{id}/explain", "Why it sees what it sees.", json_answer::<Explanation>, NEEDS_CONTAINER),
+    get("/api/v1/containers/{id}/network", "What its network interfaces have carried, read at that moment.", json_answer::<NetworkReport>, NEEDS_CONTAINER),
     get("/api/v1/disks", "The governed disks.", json_answer::<DisksReport>, NEEDS_AGENT),
     get("/api/v1/memory", "The memory that is shared.", json_answer::<MemoryReport>, NEEDS_AGENT),
     get("/api/v1/alerts", "The alerts that last.", json_answer::<Vec<AlertView>>, NEEDS_AGENT),

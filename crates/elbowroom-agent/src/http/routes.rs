@@ -47,6 +47,7 @@ pub(crate) fn router(source: Arc<dyn SnapshotSource>) -> Router {
         .route("/containers", get(containers))
         .route("/containers/{id}", get(container))
         .route("/containers/{id}/explain", get(explain))
+        .route("/containers/{id}/network", get(network))
         .route("/containers/{id}/attach", post(attach))
         .route("/containers/{id}/detach", post(detach))
         .route(
@@ -151,6 +152,11 @@ async fn container(State(desk): StateExtractor, id: PathId) -> Result<Response, 
 async fn explain(State(desk): StateExtractor, id: PathId) -> Result<Response, HttpError> {
     let id = find_any(&*newest(&desk)?, &path_name(id)?)?.id.clone();
     Ok(json(json_bytes(&desk.source.explain(id).await?)))
+}
+
+async fn network(State(desk): StateExtractor, id: PathId) -> Result<Response, HttpError> {
+    let id = find(&newest(&desk)?.snapshot.containers, &path_name(id)?)?.id.clone();
+    Ok(json(json_bytes(&desk.source.network(id).await?)))
 }
 
 async fn attach(

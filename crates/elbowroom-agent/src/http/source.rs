@@ -3,7 +3,7 @@
 use super::SnapshotStore;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use elbowroom_client::api::{ContainerView, Explanation, FindingsReport};
+use elbowroom_client::api::{ContainerView, Explanation, FindingsReport, NetworkReport};
 use elbowroom_client::profile_store::StoredProfile;
 use serde::Serialize;
 use std::pin::Pin;
@@ -23,6 +23,11 @@ pub(crate) trait SnapshotSource: Send + Sync + 'static {
 
     /// Why a container sees what it sees; `container` is its full identifier.
     fn explain(&self, container: String) -> SourceFuture<Explanation>;
+
+    /// What a container's network interfaces have carried; `container` is its full identifier.
+    fn network(&self, _container: String) -> SourceFuture<NetworkReport> {
+        ready_error(StatusCode::NOT_FOUND, "this is a recording: networks are not recorded")
+    }
 
     /// What the doctor found when it last looked.
     fn findings(&self) -> SourceFuture<FindingsReport> {

@@ -6,10 +6,13 @@
 use super::{Mailbox, PolicyMessage};
 use crate::view_server::roles::{AgentRole, RoleLock};
 use anyhow::{Context, Result};
-use elbowroom_client::api::{ControlRequest, ControlResponse};
+use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, NetworkReport, display_name};
 use elbowroom_client::profile_store::ProfileStore;
 use elbowroom_linux::bounded::LineReader;
-use elbowroom_linux::{privilege, process, unix_socket};
+use elbowroom_linux::containers::ContainerSelector;
+use elbowroom_linux::discover::ContainerSources;
+use elbowroom_linux::{privilege, process, timer, unix_socket};
+use elbowroom_types::lookup::quoted;
 use rustix::net::UCred;
 use rustix::net::sockopt::socket_peercred;
 use std::io::{ErrorKind, Write};
@@ -238,6 +241,7 @@ fn serve(
                 }
                 Err(error) => malformed_request(error),
             },
+            Ok(ControlRequest::Network(name)) => network(mailbox, name, peer),
             Ok(request) => ask_policy(mailbox, request, peer),
             Err(e) => ControlResponse::Error(format!("not a request: {e}")),
         };
@@ -247,6 +251,33 @@ fn serve(
 
 fn malformed_request(error: std::io::Error) -> ControlResponse {
     ControlResponse::Error(format!("the profiles that are kept cannot be read: {error}"))
+}
+
+/// What a container's network has carried. Its processes, of which it may have many, are looked for here.
+fn network(mailbox: &Mailbox, name: String, peer: i32) -> ControlResponse {
+    let container = match ask_policy(mailbox, ControlRequest::Show(name), peer) {
+        ControlResponse::Container(container) if container.ended_unix_ms.is_none() => container,
+        ControlResponse::Container(ended) => return no_network(&ended),
+        error => return error,
+    };
+    let counted = ContainerSelector::open(&ContainerSources::default()).map(|mut containers| {
+        let first = containers.first_process(&container.path).and_then(|pid| u32::try_from(pid).ok());
+        first.map(elbowroom_linux::network::counters)
+    });
+    match counted {
+        Ok(Some(Ok(counters))) => {
+            ControlResponse::Network(NetworkReport { time_unix_ms: timer::unix_ms(), counters })
+        }
+        Ok(None) => no_network(&container),
+        Ok(Some(Err(error))) if error.is_absent() => no_network(&container),
+        Ok(Some(Err(error))) => ControlResponse::Error(error.to_string()),
+        Err(error) => ControlResponse::Error(error.to_string()),
+    }
+}
+
+fn no_network(container: &ContainerView) -> ControlResponse {
+    let name = quoted(&display_name(container));
+    ControlResponse::Error(format!("container {name} has no process, and so no network that could be read"))
 }
 
 fn ask_policy(mailbox: &Mailbox, request: ControlRequest, peer: i32) -> ControlResponse {

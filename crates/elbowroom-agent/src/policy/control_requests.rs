@@ -89,9 +89,9 @@ impl PolicyLoop {
                 changes: self.recent_changes(),
                 alerts: self.alerts.report(),
             })),
-            // Answered before it comes here: nothing on this thread reads a disk.
-            ControlRequest::Profiles | ControlRequest::Profile(_) => {
-                ControlResponse::Error("profiles are not the owner's affair".into())
+            // Answered before it comes here: nothing on this thread reads a disk, or looks at every process of a container.
+            ControlRequest::Profiles | ControlRequest::Profile(_) | ControlRequest::Network(_) => {
+                ControlResponse::Error("profiles and networks are not the owner's affair".into())
             }
         };
         let _ = answer.send(response);

@@ -138,7 +138,7 @@ fn two_cannot_write_into_one_ring() {
     let dir = tempfile::tempdir().unwrap();
     let _writer = RingWriter::open(dir.path(), Bytes::mib(1)).unwrap();
     let error = RingWriter::open(dir.path(), Bytes::mib(1)).unwrap_err().to_string();
-    assert!(error.contains("somebody else records into it"), "{error}");
+    assert!(error.contains("another program records into it"), "{error}");
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl RingWriter {
         let lock = options.create(true).truncate(false).write(true).mode(0o600).open(&path);
         let lock = lock.with_context(|| format!("opening {}", path.display()))?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            bail!("{}: somebody else records into it: choose another directory", dir.display());
+            bail!("{}: another program records into it: choose another directory", dir.display());
         }
         let found = reader::segments(dir)?;
         let next_number = found.last().map_or(0, |(number, _)| number + 1);

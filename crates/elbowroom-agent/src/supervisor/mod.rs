@@ -193,7 +193,7 @@ fn run(
             }
             SupervisionEnd::Disconnected => {
                 tracing::error!(
-                    because = "unmounted or aborted by somebody",
+                    because = "unmounted or aborted by another program",
                     "the views' connection is gone: making a new one"
                 );
                 supervisor.terminate_peers();

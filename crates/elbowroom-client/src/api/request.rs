@@ -16,6 +16,8 @@ pub enum ControlRequest {
     Show(String),
     /// Why a container's view is what it is.
     Explain(String),
+    /// What a container's network interfaces have carried.
+    Network(String),
     /// Mount a container's view into it.
     Attach(String),
     /// Unmount it again, and leave the container alone from now on.
@@ -61,6 +63,7 @@ impl ControlRequest {
             | Self::Ended
             | Self::Show(_)
             | Self::Explain(_)
+            | Self::Network(_)
             | Self::Attach(_)
             | Self::Detach(_)
             | Self::Disks

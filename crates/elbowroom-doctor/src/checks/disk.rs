@@ -106,7 +106,7 @@ fn buffered_writes_escape(facts: &HostFacts) -> Vec<DoctorFinding> {
                 whole == number && !BY_CGROUP.contains(&m.fs.as_str())
             });
             let why = match facts.version(HierarchyController::Io) {
-                Some(ControllerVersion::V1) => "cgroup v1 counts them for nobody".to_owned(),
+                Some(ControllerVersion::V1) => "cgroup v1 counts them for no container".to_owned(),
                 Some(ControllerVersion::V2) if !g.dirs.contains_key(&HierarchyController::Memory) => {
                     "the memory controller is not enabled beside io".to_owned()
                 }
@@ -389,7 +389,7 @@ pub(super) const FULL_WITHOUT_PRESSURE: DoctorCheck = DoctorCheck {
     pitfall: "asynchronous I/O waits, and pressure does not show it",
     reads_v1: "/proc/pressure/io, /proc/diskstats",
     reads_v2: "/proc/pressure/io, /proc/diskstats",
-    threshold: "more than 16 requests under way and less than 1 % I/O pressure: asynchronous I/O waits where nobody counts",
+    threshold: "more than 16 requests under way and less than 1 % I/O pressure: asynchronous I/O waits where the kernel does not count",
     reference: "Documentation/accounting/psi.rst",
     run: full_without_pressure,
 };

@@ -4,10 +4,10 @@ use super::flow::per_second;
 
 /// Why a disk with swap is not governed.
 pub(super) const SWAP_EXEMPT: &str =
-    "it carries swap: a limit here could hold up the memory of everybody, so it is watched only";
+    "it carries swap: a limit here could delay the memory of every container, so the disk is only watched";
 
 /// Why a disk is left alone after the brake.
-pub(super) const INVERSION_EXEMPT: &str = "a container without a limit waited for I/O that the disk was not busy with while limits of ours held others: none for ten minutes";
+pub(super) const INVERSION_EXEMPT: &str = "a container without a limit waited for I/O while the disk was not busy and the agent limited others: limits are backed off for ten minutes";
 /// Why a container is not limited.
 pub(super) const UNCONTENDED: &str =
     "no container on the disk was short of what it needs for ten minutes: no limits";
@@ -21,7 +21,7 @@ pub(super) fn cut(
 ) -> String {
     let [gets, needs, took, own, cap] = [gets, needs, took, own, cap].map(per_second);
     format!(
-        "share: {disk} is slow (requests take {ratio:.1} times as long as on a quiet day) and {short} gets {gets} of the {needs} it needs; this \
+        "shared out: {disk} is slow (requests take {ratio:.1} times as long as on a quiet day) and {short} gets {gets} of the {needs} it needs; this \
          container takes {took} and needs {own}: it may take {cap}"
     )
 }
@@ -30,7 +30,7 @@ pub(super) fn cut(
 pub(super) fn grow(disk: &str, cap: f64) -> String {
     let cap = per_second(cap);
     format!(
-        "guard: no container on {disk} is short of what it needs now: this one may take {cap}, more each second"
+        "limiting bursts: no container on {disk} is short of what it needs now: this one may take {cap}, more each second"
     )
 }
 
@@ -42,8 +42,8 @@ pub(super) fn weighted(disk: &str, weight: u16) -> String {
 
 pub(super) fn overcommit(disk: &str, promised: f64) -> String {
     format!(
-        "containers need or were promised {} of what {disk} can do: get a faster disk, move a container elsewhere, or lower a \
-         reservation",
+        "containers need or were promised {} of what {disk} can do: get a faster disk, move a container to another disk, or lower \
+         a reservation",
         percent(promised),
     )
 }
@@ -57,29 +57,29 @@ pub(super) fn degraded(disk: &str, part: f64) -> String {
 
 pub(super) fn inversion(disk: &str) -> String {
     format!(
-        "limits on {disk} held everybody up while it was idle; they are off for ten minutes: look who holds a lock that others \
-         wait for, often a journal, and give it a larger reservation"
+        "limits on {disk} delayed every container while the disk was idle; they are backed off for ten minutes: find the container that \
+         holds a lock that others wait for, often a file system's journal, and give it a larger reservation"
     )
 }
 
 pub(super) fn starved(container: &str, disk: &str, gets: &str, needs: &str, queue: f64) -> String {
     format!(
         "{container} gets {gets} of {disk} and needs {needs} ({queue:.1} requests under way): give it a reservation or a weight, or move a \
-         container elsewhere"
+         container to another disk"
     )
 }
 
 pub(super) fn escapes(container: &str, disk: &str) -> String {
     format!(
-        "what {container} does on {disk} goes past its limits: writes through the page cache reach a disk in nobody's name, and cgroup v1 \
-         holds no cgroup below the container's own: use cgroup v2 with a file system that has cgroup writeback, or direct I/O"
+        "what {container} does on {disk} goes past its limits: writes through the page cache reach a disk without their container's \
+         name, and cgroup v1 limits no cgroup below the container's own: use cgroup v2 with a file system that has cgroup writeback, or direct I/O"
     )
 }
 
 pub(super) fn aridac(lifeline: f64, elasticity: f64, samples: usize, max_disk_io: f64, idle: f64) -> String {
     format!(
-        "aridac: the last {samples} samples average {} of {}, its lifeline; the cap is {} above it, and grows by at most the \
-         {} that nobody uses",
+        "aridac: the last {samples} samples average {} of {}, its protected rate (lifeline); the cap is {} above it, and \
+         grows by at most the {} that no container uses",
         percent(lifeline),
         per_second(max_disk_io),
         percent(elasticity),
@@ -89,7 +89,7 @@ pub(super) fn aridac(lifeline: f64, elasticity: f64, samples: usize, max_disk_io
 
 pub(super) fn aridac_overcommit(disk: &str, promised: f64, max_disk_io: f64) -> String {
     format!(
-        "the caps on {disk} add up to {} of its {}: get a faster disk, or move a container elsewhere",
+        "the caps on {disk} add up to {} of its {}: get a faster disk, or move a container to another disk",
         percent(promised),
         per_second(max_disk_io),
     )
@@ -97,15 +97,15 @@ pub(super) fn aridac_overcommit(disk: &str, promised: f64, max_disk_io: f64) -> 
 
 pub(super) fn foreign(container: &str, disk: &str) -> String {
     format!(
-        "somebody else set a limit of {container} on {disk} that was ours; it is theirs for ten minutes, and then counts as their own: one of \
-         the two should stop"
+        "another program changed a limit of {container} on {disk} that was the agent's: the agent leaves it alone for ten minutes, and then \
+         takes it for the user's own. Let only one of the two set it"
     )
 }
 
 pub(super) fn refused(container: &str, disk: &str) -> String {
     format!(
-        "the kernel has no limit for {container} on {disk}, or refused it: look whether its cgroup has the io controller (v1: \
-         blkio); tried again every five minutes"
+        "the kernel has no limit for {container} on {disk}, or refused it: check that its cgroup has the io controller \
+         (v1: blkio); tried again every five minutes"
     )
 }
 

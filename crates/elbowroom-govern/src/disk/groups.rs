@@ -61,7 +61,7 @@ impl Groups {
         let container = group.container.as_ref().map(|container| {
             let exempt_reason = (container.engine == ContainerEngine::Plain
                 && SERVICE_CGROUPS.contains(&group.path.as_str()))
-            .then_some("the machine's own services run in it, and everybody waits for those");
+            .then_some("the machine's own services run in it, and all containers wait for those");
             let (dirty, stalled, waited) =
                 before.map_or((None, None, None), |known| (known.dirty, known.io_stall, known.stall_totals));
             let claim = claim_for(claims, container);

@@ -77,7 +77,7 @@ pub(super) fn starved(member: &MemoryMember, owed: f64) -> String {
 }
 
 pub(super) fn saves(harm: f64) -> String {
-    format!("nobody needs it; harm is at {} of what may be", percent(harm))
+    format!("no container needs it; harm is at {} of what may be", percent(harm))
 }
 
 pub(super) fn waits(stall: f64, budget: f64) -> String {

@@ -19,7 +19,7 @@ pub struct MemorySettings {
     pub short: Percent,
     /// A container that gives memory shows less in its view, so that its programs can give it back themselves.
     pub views: bool,
-    /// Memory that containers do not use is taken while nobody needs it, where a claim does not say.
+    /// Memory that containers do not use is taken while no container needs it, where a claim does not say.
     pub saving: bool,
     /// The part of the time that a container may wait for memory on that account.
     pub saving_pressure: Percent,

@@ -150,7 +150,7 @@ impl ProtectionWriter {
             };
             let done = match outcome(&knob, write_protection(leases, &knob, covers)) {
                 memory::OrderOutcome::Foreign => {
-                    memory::OrderOutcome::Refused(format!("{knob}: somebody else set it"))
+                    memory::OrderOutcome::Refused(format!("{knob}: another program set it"))
                 }
                 done => done,
             };

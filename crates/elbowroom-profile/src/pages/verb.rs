@@ -23,9 +23,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 #[derive(Args)]
 #[command(
     after_help = "Nothing is stopped. Everything is counted in entries of 4 KiB; a huge page is 512 of them.\n\
-    groupable  another process has the same frame at the same address: their tables could be one\n\
-    elsewhere  others have the frame, but at other addresses (address-space randomisation)\n\
-    exclusive  no other process that was looked at has the frame\n\n\
+    groupable      another process has the same frame at the same address: their tables could be one\n\
+    other address  others have the frame, but at other addresses (address-space randomisation)\n\
+    exclusive      no other process that was looked at has the frame\n\n\
     Examples:\n  elbowroom profile pages web1 web2\n  \
     elbowroom profile pages --after 120s --active 1s --html pages.html"
 )]
@@ -225,7 +225,7 @@ fn section(look: &PageTableScan, several: bool) -> ReportSection {
         ReportBlock::Bars(BarChart {
             title: title.to_owned(),
             unit: "MiB mapped".into(),
-            parts: ["groupable", "elsewhere", "exclusive", "zeros"].map(str::to_owned).to_vec(),
+            parts: ["groupable", "other address", "exclusive", "zeros"].map(str::to_owned).to_vec(),
             bars: rows.iter().map(bar).collect(),
         })
     };
@@ -248,7 +248,7 @@ fn table(heading: &'static str, rows: &[(String, EntryCounts)]) -> ReportBlock {
     let watched = rows.iter().any(|(_, tally)| tally.active.is_some());
     let by_entry = rows.iter().any(|(_, tally)| tally.active_groupable.is_some());
     let mut columns = vec![(heading, Align::Left), ("ENTRIES", Align::Right)];
-    columns.extend(["GROUPABLE", "ELSEWHERE", "EXCLUSIVE", "HUGE"].map(|name| (name, Align::Right)));
+    columns.extend(["GROUPABLE", "OTHER ADDRESS", "EXCLUSIVE", "HUGE"].map(|name| (name, Align::Right)));
     columns.extend(watched.then_some(("ACTIVE", Align::Right)));
     columns.extend(by_entry.then_some(("OF GROUPABLE", Align::Right)));
     let row = |(name, tally): &(String, EntryCounts)| {

@@ -365,10 +365,11 @@ mod tests {
             memory_explanation(status, VerdictStatus::Ok, now)
                 .contains("120MiB; nothing is taken: it started now")
         );
-        status.saving = Some(SavingStatus { active: true, because: "nobody needs it".into(), ..saving });
+        status.saving =
+            Some(SavingStatus { active: true, because: "no container needs it".into(), ..saving });
         assert!(
             memory_explanation(status, VerdictStatus::Ok, now)
-                .contains("120MiB; more is taken: nobody needs it")
+                .contains("120MiB; more is taken: no container needs it")
         );
         assert!(!text(&report, TableStyle::PLAIN).contains("nothing is taken"));
     }
