@@ -14,8 +14,8 @@ from pathlib import Path
 PROGRAM = os.path.abspath(sys.argv[1])
 CGROUPS = Path("/sys/fs/cgroup")
 V2 = (CGROUPS / "cgroup.controllers").exists()
-# Some of every 500 ms without memory or CPU, told at most once in that time: Documentation/accounting/psi.rst.
-TRIGGER = b"some 50000 500000\0"
+# 100 ms of two seconds, the only window for a program without CAP_SYS_RESOURCE: Documentation/accounting/psi.rst.
+TRIGGER = b"some 100000 2000000\0"
 
 
 def check():
