@@ -32,7 +32,7 @@ PYTEST := $(PYTHON) -m pytest -p no:cacheprovider -rs $(PYTEST_ARGS)
 
 # The steps of a target run one after another: a figure taken while the next thing compiles is no figure.
 .NOTPARALLEL:
-.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test soak engines-test engines-bench kube-test runtimes-test java-stress \
+.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test kernels-test soak engines-test engines-bench kube-test runtimes-test java-stress \
   audit bench lab score fuzz api-fuzz \
   install install-only deb rpm tarball image release package-test prometheus-test sanitize deny clean
 
@@ -98,6 +98,10 @@ live: setup-test build java ## tests with real containers on this machine; root
 vm-test: build ## part of it on cgroup v2, Linux 6.12 and 6.1, with 1 to 16 CPUs; root
 	@tools/setup vm
 	tests/vm/run
+
+kernels-test: build ## what works on which of Debian's kernels, 5.10 to 7.3: the table of docs/guide/kernels.md (10 min a kernel at most); root
+	@tools/setup test vm
+	tests/vm/kernels
 
 soak: build ## 500 rounds of 20 containers that come and go, 200 kills while limits change, 100 of a recorder; root, long
 	@tools/setup test
