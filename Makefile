@@ -14,6 +14,9 @@ NIGHTLY := $(shell sed -n 's/^nightly=//p' tools/setup)
 STRESS_SECONDS ?= 600
 LAB_ARGS ?=
 PREFIX ?= /usr/local
+# For which machine `make tarball` builds; without it, for this one.
+ARCH ?=
+export ARCH
 DESTDIR ?=
 
 # A Rust that tools/setup installed is found without a new login.
@@ -220,8 +223,8 @@ rpm: tarball ## RPM packages, of the tarball's static programs, below target/rpm
 	@tools/setup rpm
 	packaging/rpm/build
 
-tarball: dashboard java ## the agent for any x86-64 Linux, statically linked, below target/tarball
-	@tools/setup tarball
+tarball: dashboard java ## the agent for any Linux of ARCH (amd64, arm64; this machine's), statically linked, below target/tarball
+	@tools/setup tarball $(filter arm64,$(ARCH))
 	packaging/tarball
 
 image: dashboard java ## container image of the agent and elbowroom-kube, statically linked, nothing else in it: below target/image
