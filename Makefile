@@ -14,9 +14,14 @@ NIGHTLY := $(shell sed -n 's/^nightly=//p' tools/setup)
 STRESS_SECONDS ?= 600
 LAB_ARGS ?=
 PREFIX ?= /usr/local
-# For which machine `make tarball` builds; without it, for this one.
-ARCH ?=
+# For which machine `make tarball` builds, amd64 or arm64; without it, for this one.
+ARCH :=
 export ARCH
+ifneq ($(ARCH),)
+  ifneq ($(filter-out tarball install-only,$(MAKECMDGOALS)),)
+    $(error ARCH=$(ARCH) is for `make tarball`; the rest is made for this machine)
+  endif
+endif
 DESTDIR ?=
 
 # A Rust that tools/setup installed is found without a new login.
@@ -35,12 +40,12 @@ PYTEST := $(PYTHON) -m pytest -p no:cacheprovider -rs $(PYTEST_ARGS)
 
 # The steps of a target run one after another: a figure taken while the next thing compiles is no figure.
 .NOTPARALLEL:
-.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test soak engines-test engines-bench kube-test runtimes-test java-stress \
+.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test vm-test-arm64 soak engines-test engines-bench kube-test runtimes-test java-stress \
   audit bench lab score fuzz api-fuzz \
   install install-only deb rpm tarball image release package-test prometheus-test sanitize deny clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## build, and watch three containers share this machine (20 s)
 	@tools/setup run
@@ -101,6 +106,11 @@ live: setup-test build java ## tests with real containers on this machine; root
 vm-test: build ## part of it on cgroup v2, Linux 6.12 and 6.1, with 1 to 16 CPUs; root
 	@tools/setup vm
 	tests/vm/run
+
+vm-test-arm64: ARCH = arm64
+vm-test-arm64: tarball ## the agent of `make tarball ARCH=arm64` in an emulated arm64 guest with Debian's Linux 6.12; root
+	@tools/setup vm-arm64
+	tests/vm/arm64
 
 soak: build ## 500 rounds of 20 containers that come and go, 200 kills while limits change, 100 of a recorder; root, long
 	@tools/setup test
