@@ -185,6 +185,8 @@ SYSCONFDIR ?= /etc
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 ZSHDIR ?= $(SHAREDIR)/zsh/site-functions
 PYTHONDIR ?= $(PREFIX)/lib/python3/dist-packages
+# By what the libraries are compiled, where not by this machine's: CC=... AR=... BUILD=..., which no other compiler is to see.
+SHIMS ?=
 D = $(DESTDIR)
 # Files that name others, in their place.
 PLACED = sed 's|@BINDIR@|$(BINDIR)|; s|@DOCDIR@|$(DOCDIR)|; s|@PREFIX@|$(PREFIX)|'
@@ -204,7 +206,7 @@ install-only:
 	install -D -m 0755 -t $D$(PREFIX)/lib/elbowroom/probes probes/mariadb probes/postgres
 	install -D -m 0644 -t $D$(PREFIX)/lib/elbowroom/probes probes/Jmx.java
 	install -D -m 0755 -t $D$(PREFIX)/lib/elbowroom/actuators actuators/*
-	$(MAKE) --no-print-directory -C shim install PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$D
+	$(MAKE) --no-print-directory -C shim install PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$D $(SHIMS)
 	install -D -m 0644 -t $D$(PYTHONDIR)/elbowroom python/elbowroom/*.py
 	cargo xtask man $D$(SHAREDIR)/man/man1
 	ln -sf elbowroom.1 $D$(SHAREDIR)/man/man1/elbowroom-runtime.1
