@@ -40,8 +40,8 @@ PYTEST := $(PYTHON) -m pytest -p no:cacheprovider -rs $(PYTEST_ARGS)
 
 # The steps of a target run one after another: a figure taken while the next thing compiles is no figure.
 .NOTPARALLEL:
-.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test vm-test-arm64 soak engines-test engines-bench kube-test runtimes-test java-stress \
-  audit bench lab score fuzz api-fuzz \
+.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test soak engines-test engines-bench kube-test runtimes-test java-stress \
+  audit bench lab score fuzz api-fuzz vm-test-arm64 \
   install install-only deb rpm tarball image release package-test prometheus-test sanitize deny clean
 
 help: ## this list
@@ -106,11 +106,6 @@ live: setup-test build java ## tests with real containers on this machine; root
 vm-test: build ## part of it on cgroup v2, Linux 6.12 and 6.1, with 1 to 16 CPUs; root
 	@tools/setup vm
 	tests/vm/run
-
-vm-test-arm64: ARCH = arm64
-vm-test-arm64: tarball ## the agent of `make tarball ARCH=arm64` in an emulated arm64 guest with Debian's Linux 6.12; root
-	@tools/setup vm-arm64
-	tests/vm/arm64
 
 soak: build ## 500 rounds of 20 containers that come and go, 200 kills while limits change, 100 of a recorder; root, long
 	@tools/setup test
@@ -238,6 +233,11 @@ rpm: tarball ## RPM packages, of the tarball's static programs, below target/rpm
 tarball: dashboard java ## the agent for any Linux of ARCH (amd64, arm64; this machine's), statically linked, below target/tarball
 	@tools/setup tarball $(filter arm64,$(ARCH))
 	packaging/tarball
+
+vm-test-arm64: ARCH = arm64
+vm-test-arm64: tarball ## the agent of `make tarball ARCH=arm64` in an emulated arm64 guest with Debian's Linux 6.12; root
+	@tools/setup vm-arm64
+	tests/vm/arm64
 
 image: dashboard java ## container image of the agent and elbowroom-kube, statically linked, nothing else in it: below target/image
 	@tools/setup tarball
