@@ -14,6 +14,14 @@ NIGHTLY := $(shell sed -n 's/^nightly=//p' tools/setup)
 STRESS_SECONDS ?= 600
 LAB_ARGS ?=
 PREFIX ?= /usr/local
+# For which machine `make tarball` builds, amd64 or arm64; without it, for this one.
+ARCH :=
+export ARCH
+ifneq ($(ARCH),)
+  ifneq ($(filter-out tarball install-only,$(MAKECMDGOALS)),)
+    $(error ARCH=$(ARCH) is for `make tarball`; the rest is made for this machine)
+  endif
+endif
 DESTDIR ?=
 
 # A Rust that tools/setup installed is found without a new login.
@@ -33,11 +41,11 @@ PYTEST := $(PYTHON) -m pytest -p no:cacheprovider -rs $(PYTEST_ARGS)
 # The steps of a target run one after another: a figure taken while the next thing compiles is no figure.
 .NOTPARALLEL:
 .PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test kernels-test soak engines-test engines-bench kube-test runtimes-test java-stress \
-  audit bench lab score fuzz api-fuzz \
+  audit bench lab score fuzz api-fuzz vm-test-arm64 \
   install install-only deb rpm tarball image release package-test prometheus-test sanitize deny clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## build, and watch three containers share this machine (20 s)
 	@tools/setup run
@@ -176,6 +184,8 @@ SYSCONFDIR ?= /etc
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 ZSHDIR ?= $(SHAREDIR)/zsh/site-functions
 PYTHONDIR ?= $(PREFIX)/lib/python3/dist-packages
+# By what the libraries are compiled, where not by this machine's: CC=... AR=... BUILD=..., which no other compiler is to see.
+SHIMS ?=
 D = $(DESTDIR)
 # Files that name others, in their place.
 PLACED = sed 's|@BINDIR@|$(BINDIR)|; s|@DOCDIR@|$(DOCDIR)|; s|@PREFIX@|$(PREFIX)|'
@@ -195,7 +205,7 @@ install-only:
 	install -D -m 0755 -t $D$(PREFIX)/lib/elbowroom/probes probes/mariadb probes/postgres
 	install -D -m 0644 -t $D$(PREFIX)/lib/elbowroom/probes probes/Jmx.java
 	install -D -m 0755 -t $D$(PREFIX)/lib/elbowroom/actuators actuators/*
-	$(MAKE) --no-print-directory -C shim install PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$D
+	$(MAKE) --no-print-directory -C shim install PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$D $(SHIMS)
 	install -D -m 0644 -t $D$(PYTHONDIR)/elbowroom python/elbowroom/*.py
 	cargo xtask man $D$(SHAREDIR)/man/man1
 	ln -sf elbowroom.1 $D$(SHAREDIR)/man/man1/elbowroom-runtime.1
@@ -224,9 +234,14 @@ rpm: tarball ## RPM packages, of the tarball's static programs, below target/rpm
 	@tools/setup rpm
 	packaging/rpm/build
 
-tarball: dashboard java ## the agent for any x86-64 Linux, statically linked, below target/tarball
-	@tools/setup tarball
+tarball: dashboard java ## the agent for any Linux of ARCH (amd64, arm64; this machine's), statically linked, below target/tarball
+	@tools/setup tarball $(filter arm64,$(ARCH))
 	packaging/tarball
+
+vm-test-arm64: ARCH = arm64
+vm-test-arm64: tarball ## the agent of `make tarball ARCH=arm64` in an emulated arm64 guest with Debian's Linux 6.12; root
+	@tools/setup vm-arm64
+	tests/vm/arm64
 
 image: dashboard java ## container image of the agent and elbowroom-kube, statically linked, nothing else in it: below target/image
 	@tools/setup tarball
