@@ -1,7 +1,8 @@
-"""What a container's network has carried: read when the API is asked, of its own namespace, and of the host's never."""
+"""What a container's network has carried, read when the API is asked; and many questions about single containers at once."""
 
 import json
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 from kit import api
@@ -65,3 +66,16 @@ def test_a_container_that_ended_has_no_network(agent, start):
     ask = lambda: api.ask(agent.run_dir / "api.sock", f"/api/v1/containers/{name}/network")
     eventually(lambda: ask()[0] == 404, within=20)
     assert name in json.loads(ask()[2])["error"]
+
+
+def test_questions_that_come_at_once_wait_for_their_turn(agent, start):
+    """As those of two open pages do: each asks for an explanation, the findings and the network."""
+    container = start()
+    row = agent.attached(container)
+    about = f"/api/v1/containers/{quote(row['id'], safe='')}/explain"
+    ask = lambda path: api.ask(agent.run_dir / "api.sock", path)[0]
+    eventually(lambda: ask(about) == 200, within=20)
+    with ThreadPoolExecutor(12) as at_once:
+        for _ in range(10):
+            answers = list(at_once.map(ask, [about, "/api/v1/findings"] * 6))
+            assert set(answers) == {200}, answers

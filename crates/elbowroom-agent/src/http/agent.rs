@@ -1,6 +1,5 @@
 //! The agent as a source: one question a second, however many look.
 
-use super::source::ready_error;
 use super::{HttpError, SnapshotSource, SnapshotStore, SourceFuture};
 use anyhow::{Context, Result, bail};
 use axum::http::StatusCode;
@@ -25,6 +24,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_RESPONSE: usize = 64 << 20;
 /// Questions about single containers that are under way at once.
 const MAX_QUERIES: usize = 2;
+/// How long another one waits for its turn: an open page asks several at once.
+const QUERY_TURN: Duration = Duration::from_secs(1);
 /// A process that has had nobody to ask for this long belongs to an agent that is gone. One that is not starts another.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -99,17 +100,14 @@ impl AgentSource {
         refused: StatusCode,
         take: impl FnOnce(ControlResponse) -> Option<T> + Send + 'static,
     ) -> SourceFuture<T> {
-        let Ok(seat) = self.query_permits.clone().try_acquire_owned() else {
-            return ready_error(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "too many ask the agent at this moment: try again",
-            );
-        };
-        let feed = self.feed.clone();
+        let (feed, permits) = (self.feed.clone(), self.query_permits.clone());
         Box::pin(async move {
+            let unavailable = |message: String| HttpError::new(StatusCode::SERVICE_UNAVAILABLE, message);
+            let Ok(Ok(seat)) = tokio::time::timeout(QUERY_TURN, permits.acquire_owned()).await else {
+                return Err(unavailable("too many ask the agent at this moment: try again".into()));
+            };
             let answer = async { FeedConnection::connect(&feed).await?.ask(&request).await }.await;
             drop(seat);
-            let unavailable = |message: String| HttpError::new(StatusCode::SERVICE_UNAVAILABLE, message);
             match answer {
                 Ok(ControlResponse::Error(message)) => Err(HttpError::new(refused, message)),
                 Ok(response) => {
