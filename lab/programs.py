@@ -40,5 +40,5 @@ def build(name, sources, words):
         done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
     except FileNotFoundError:
         raise AssertionError(f"{words[0]} is not here to build {name}: tools/setup lab") from None
-    assert done.returncode == 0, f"{words[0]} cannot build {name}: {done.stderr.strip()}"
+    assert done.returncode == 0, f"{words[0]} cannot build {name} (status {done.returncode}): {done.stdout.strip()} {done.stderr.strip()}"
     return target
