@@ -150,7 +150,7 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
     let mut changed_at = Instant::now();
     loop {
         let pause = CHANGES_PAUSE.saturating_sub(changed_at.elapsed());
-        let (ticked, woken, stopped, told) = {
+        let (ticked, woken, stopped) = {
             let mut fds = [
                 PollFd::new(&ticker, PollFlags::IN),
                 PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN),
@@ -166,13 +166,11 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
                 Err(e) => return Err(e).context("waiting for the clock, the kernel or a request"),
             }
             let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
-            (ready(&fds[0]), ready(&fds[1]), ready(&fds[2]), ready(&fds[3]))
+            (ready(&fds[0]), ready(&fds[1]), ready(&fds[2]))
         };
         owner.heartbeat();
-        if told || ticked {
+        if pause.is_zero() || ticked {
             owner.handle_cgroup_changes();
-        }
-        if told {
             changed_at = Instant::now();
         }
         if ticked {

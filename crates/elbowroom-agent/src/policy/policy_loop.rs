@@ -27,7 +27,7 @@ use elbowroom_linux::{Sensor, process, timer};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::Micros;
-use elbowroom_view::rules::{CpuRule, ViewChangeReason, ViewTable};
+use elbowroom_view::rules::{ViewChangeReason, ViewTable};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -37,19 +37,14 @@ use std::time::Duration;
 
 /// How long a clean stop waits until views are detached; then the supervisor has lost its patience too.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(20);
-/// Every how many periods it is looked who read what: much more often than any page is renewed.
-const READ_SCAN_PERIODS: u64 = 4;
+/// Every how many ticks it is looked who read what: much more often than any page is renewed.
+const READ_SCAN_TICKS: u64 = 4;
 /// How often it is looked whether the machine has more disks.
 const DISK_SCAN_INTERVAL: Micros = Micros::secs(1);
 
 /// Time between two ticks where no container is: a new one is told by the kernel, and only the heartbeat and the node's own numbers are
 /// left, which are due every second.
 const IDLE_PERIOD: Micros = Micros::millis(500);
-/// So long after a container worked last, every second tick is left out. Effective CPU is decided in every second one anyway, so it follows
-/// as soon as before.
-const AWAKE_FOR: Micros = Micros::secs(1);
-/// A container that works less than one part in so many of one CPU does not work: programs that wait wake up now and then.
-const WORK_PART: u64 = 50;
 
 /// After so many containers went their memory is given back: some MiB.
 const TRIM_AFTER: usize = 100;
@@ -93,11 +88,6 @@ pub(super) struct PolicyLoop {
     disk_scan_at: Micros,
     pub(super) ticks: u64,
     pub(super) ticks_missed: u64,
-    ticked_at: Micros,
-    /// Until when it counts that a container worked ([`AWAKE_FOR`]).
-    awake_until: Micros,
-    /// When it is looked again who read what.
-    read_scan_at: Micros,
     /// Containers that went since memory was given back last.
     pub(super) removed_since_trim: usize,
 }
@@ -140,9 +130,6 @@ impl PolicyLoop {
             disk_scan_at: Micros::ZERO,
             ticks: 0,
             ticks_missed: 0,
-            ticked_at: Micros::ZERO,
-            awake_until: Micros::ZERO,
-            read_scan_at: Micros::ZERO,
             removed_since_trim: 0,
         }
     }
@@ -199,13 +186,7 @@ impl PolicyLoop {
     /// Time until the next tick.
     pub(super) fn tick_period(&self) -> Micros {
         let period = self.config.sense.period;
-        // The paper's rule takes one step in every period.
-        let is_quiet = self.ticked_at > self.awake_until && self.config.policy.policy != CpuRule::Paper;
-        match (self.containers.is_empty(), is_quiet) {
-            (true, _) => period.max(IDLE_PERIOD),
-            (false, true) => Micros(period.get().saturating_mul(2)),
-            (false, false) => period,
-        }
+        if self.containers.is_empty() { period.max(IDLE_PERIOD) } else { period }
     }
 
     /// Says that this process works, once it has made its first update.
@@ -222,24 +203,15 @@ impl PolicyLoop {
         self.publisher.heartbeat();
         let now = timer::now();
         let tick = self.sensor.tick(now);
-        let mut ran = Micros::ZERO;
         for (group, usage) in &tick.usage {
             if let Some(resident) = self.containers.get_mut(group) {
-                ran = ran.saturating_add(usage.cpu.saturating_sub(resident.usage.cpu));
                 resident.usage = *usage;
             }
         }
-        if ran.get().saturating_mul(WORK_PART) > now.saturating_sub(self.ticked_at).get() {
-            self.awake_until = now.saturating_add(AWAKE_FOR);
-        }
-        self.ticked_at = now;
         let seen =
             NodeObservation { cpu_time: tick.busy, mem_free: tick.mem_free, at_lower_bound: Vec::new() };
         self.apply(&[HostEvent::Tick(tick)]);
-        if now >= self.read_scan_at {
-            // Ticks come a little early or late: half a period is no delay.
-            let halves = (self.config.sense.period.get() / 2).saturating_mul(2 * READ_SCAN_PERIODS - 1);
-            self.read_scan_at = now.saturating_add(Micros(halves));
+        if self.ticks.is_multiple_of(READ_SCAN_TICKS) {
             self.refresh_due(now);
             self.pipeline.labels.expired(now).into_iter().for_each(|id| self.unlabel(id));
             if self.removed_since_trim >= TRIM_AFTER {
