@@ -107,7 +107,7 @@ vm-test: build ## part of it on cgroup v2, Linux 6.12 and 6.1, with 1 to 16 CPUs
 	@tools/setup vm
 	tests/vm/run
 
-kernels-test: build ## what works on which of Debian's kernels, 5.10 to 7.3: the table of docs/guide/kernels.md (10 min a kernel at most); root
+kernels-test: build ## what works on which of Debian's kernels, 5.10 to 7.3: the table of docs/guide/kernels.md (16 min a kernel at most); root
 	@tools/setup test vm
 	tests/vm/kernels
 
