@@ -112,7 +112,7 @@ function verdictOf(i, name, state) {
   if (state === "quiet") return null;
   return [
     { status: "killed", reason: "OOM-killed 3 times in 5 min at its limit of 512MiB", command: `docker update --memory 768m ${name}` },
-    { status: "throttled", reason: "its quota of 1 CPUs holds its threads back 380 ms of every second", command: `docker update --cpus 2 ${name}` },
+    { status: "throttled", reason: "its quota of 1 CPU holds its threads back 380 ms of every second", command: `docker update --cpus 2 ${name}` },
     { status: "waiting_memory", reason: "waits for memory 12% of the time at its limit of 1GiB", command: `docker update --memory 1536m ${name}` },
     null,
     { status: "tight", reason: "needs 134MiB of memory with a tenth to spare, and its limit is 128MiB", command: `docker update --memory 192m ${name}` },

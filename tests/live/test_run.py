@@ -314,7 +314,7 @@ def test_a_process_left_in_the_background_is_let_alone_and_said(agent, binary, r
     left = Process(int(done.stdout))
     try:
         assert done.returncode == 3
-        assert "1 processes" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+        assert "1 process " in done.stderr and done.stderr.count("\n") == 1, done.stderr
         assert left.alive()
     finally:
         left.kill()

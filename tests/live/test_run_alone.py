@@ -160,7 +160,7 @@ def test_its_agent_stays_as_long_as_a_process_in_the_background(binary, run_dir)
     done = run(binary, run_dir, "--memory", "128MiB", "--", "sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!; exit 3")
     left = Process(int(done.stdout))
     try:
-        assert done.returncode == 3 and "1 processes" in done.stderr, done.stderr
+        assert done.returncode == 3 and "1 process " in done.stderr, done.stderr
         see = lambda: Path(f"/proc/{left.pid}/root/proc/meminfo").read_text().split()[1]
         assert int(see()) == 128 * 1024
         always(lambda: attendants(run_dir))

@@ -9,7 +9,7 @@
 
 use crate::disk::{ContainerDiskStatus, LimitedBy};
 use elbowroom_types::resource_command::{ResourceOwner, ResourceSetting};
-use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu};
+use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu, counted};
 use elbowroom_types::verdict::{Verdict, VerdictStatus};
 
 /// How long a container counts as killed after the last kill.
@@ -176,7 +176,8 @@ fn is_throttled(facts: &VerdictFacts<'_>) -> bool {
 fn throttled(facts: &VerdictFacts<'_>) -> Option<Verdict> {
     let quota = facts.cpu_quota.filter(|_| is_throttled(facts))?;
     let lost = facts.throttled.unwrap_or_default() * 1_000.0;
-    let reason = format!("its quota of {quota} CPUs holds its threads back {lost:.0} ms of every second");
+    let reason =
+        format!("its quota of {} holds its threads back {lost:.0} ms of every second", counted(quota, "CPU"));
     let more = ResourceSetting::Cpus(more_cpus(quota));
     verdict(VerdictStatus::Throttled, reason, facts.owner.command(&more))
 }

@@ -185,6 +185,17 @@ impl fmt::Display for Millicpu {
     }
 }
 
+/// An amount with its noun: `1 CPU`, `0.25 CPUs`, `3 processes`.
+pub fn counted(amount: impl fmt::Display, noun: &str) -> String {
+    let amount = amount.to_string();
+    let ending = match amount.as_str() {
+        "1" => "",
+        _ if noun.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{amount} {noun}{ending}")
+}
+
 impl fmt::Display for Micros {
     /// The largest unit that keeps it readable: `24ms`, `1.5s`, `800us`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -464,6 +475,13 @@ mod tests {
         for bad in ["0", "-1", "nan", "inf", "0.4m", "m", "1M", ""] {
             assert!(parse_cpus(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn one_of_a_thing_is_one_thing() {
+        let cpus = [1_000, 250, 2_000].map(|n| counted(Millicpu(n), "CPU"));
+        assert_eq!(cpus, ["1 CPU", "0.25 CPUs", "2 CPUs"]);
+        assert_eq!([0, 1, 2].map(|n| counted(n, "process")), ["0 processes", "1 process", "2 processes"]);
     }
 
     #[test]

@@ -17,6 +17,7 @@
 
 use crate::view_server::slots::Slots;
 use elbowroom_linux::bounded;
+use elbowroom_types::unit::counted;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, FromRawFd, OwnedFd};
 use sd_notify::NotifyState;
@@ -113,7 +114,7 @@ impl ServiceManager {
         }
         let Some(watchdog) = self.watchdog else { return };
         if self.ready_sent && works && self.watchdog_fed_at.elapsed() >= watchdog / 6 {
-            let status = format!("views of {} containers", slots.iter_from(0).count());
+            let status = format!("views of {}", counted(slots.iter_from(0).count(), "container"));
             self.notify(&[NotifyState::Watchdog, NotifyState::Status(&status)]);
             self.watchdog_fed_at = Instant::now();
         }

@@ -5,7 +5,7 @@ use super::fixes::{cgroup_fix, manual_fix, raise_limit};
 use crate::checks::DoctorCheck;
 use crate::checks::measures::whole_mib;
 use elbowroom_types::finding::{DoctorFinding, Severity};
-use elbowroom_types::unit::{Bytes, Limit, Percent};
+use elbowroom_types::unit::{Bytes, Limit, Percent, counted};
 
 fn a_quarter_more(limit: Bytes) -> Bytes {
     whole_mib(limit.saturating_add(Bytes(limit.get() / 4)))
@@ -164,13 +164,17 @@ fn host_oom(facts: &HostFacts) -> Vec<DoctorFinding> {
         (0, _) => (
             Severity::Warning,
             format!(
-                "Killed for memory between the looks: {untold} processes, by the host itself or at the limit of a cgroup that is \
-                 new, gone, or inside a container."
+                "Killed for memory between the looks: {}, by the host itself or at the limit of a cgroup that is new, gone, or \
+                 inside a container.",
+                counted(untold, "process")
             ),
         ),
         _ => (
             Severity::Critical,
-            format!("The host itself is out of memory: it killed {by_host} processes between the looks."),
+            format!(
+                "The host itself is out of memory: it killed {} between the looks.",
+                counted(by_host, "process")
+            ),
         ),
     };
     vec![
@@ -416,7 +420,7 @@ fn pids(facts: &HostFacts) -> Vec<DoctorFinding> {
             (now * 10 > most * 9).then(|| {
                 DoctorFinding::new(
                     Severity::Warning,
-                    format!("It has {now} threads and may have {most}: the next ones will fail with \"Resource temporarily unavailable\"."),
+                    format!("It has {} and may have {most}: the next ones will fail with \"Resource temporarily unavailable\".", counted(now, "thread")),
                 )
                 .for_cgroup(g.container_name(), &g.path)
                 .with_evidence(g.file(HierarchyController::Pids, "pids.current"), now)

@@ -3,6 +3,7 @@
 use crate::checks::{HostFacts, is_fixable, is_harmful};
 use elbowroom_client::table::clip;
 use elbowroom_types::finding::{DoctorFinding, Severity};
+use elbowroom_types::unit::counted;
 use elbowroom_types::visible::Visible;
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -55,13 +56,12 @@ pub(super) fn report(
     let problems = findings.iter().filter(|f| is_harmful(f)).count();
     match problems {
         0 => style.paint(&mut text, "healthy", "32"),
-        1 => drop(text.write_str("1 problem")),
-        n => drop(write!(text, "{n} problems")),
+        n => drop(text.write_str(&counted(n, "problem"))),
     }
     let _ = writeln!(
         text,
-        ": {containers} container{} and the host, {:.1} s",
-        if containers == 1 { "" } else { "s" },
+        ": {} and the host, {:.1} s",
+        counted(containers, "container"),
         facts.elapsed.get() as f64 / 1e6
     );
     let mut notes: Vec<&str> = findings.iter().filter(|f| !is_harmful(f)).map(|f| f.check.as_str()).collect();
@@ -69,7 +69,7 @@ pub(super) fn report(
     let count = notes.len();
     notes.dedup();
     if count > 0 && !all {
-        let line = format!("{count} note{} (--all): {}", if count == 1 { "" } else { "s" }, notes.join(", "));
+        let line = format!("{} (--all): {}", counted(count, "note"), notes.join(", "));
         let _ = text.write_str(&wrap(&line, "", style.width));
     }
     if !all && findings.iter().any(|f| is_harmful(f) && is_fixable(f)) {

@@ -10,6 +10,7 @@ use clap::Args;
 use elbowroom_client::output::{Format, OutputArgs, write_stdout};
 use elbowroom_linux::root::Root;
 use elbowroom_types::finding::FileWrite;
+use elbowroom_types::unit::counted;
 use elbowroom_types::visible::Visible;
 use serde::Serialize;
 use std::fmt::Write;
@@ -209,7 +210,8 @@ fn fix_list_text(entries: &[FixEntry]) -> String {
             let _ = writeln!(text, "   {}", Visible::line(&line));
         }
         if let Some(placing) = &entry.placing {
-            let line = format!("{}: {} processes, {}", placing.dir, placing.processes.len(), placing.size);
+            let line =
+                format!("{}: {}, {}", placing.dir, counted(placing.processes.len(), "process"), placing.size);
             let _ = writeln!(text, "   {}", Visible::line(&line));
         }
     }

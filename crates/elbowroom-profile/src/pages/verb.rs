@@ -11,7 +11,7 @@ use elbowroom_client::control::LoadSources;
 use elbowroom_client::output::say;
 use elbowroom_client::table::{Align, clip};
 use elbowroom_linux::containers::{ContainerSelector, ProfiledContainer};
-use elbowroom_types::unit::{Micros, parse_duration};
+use elbowroom_types::unit::{Micros, counted, parse_duration};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
@@ -237,8 +237,8 @@ fn section(look: &PageTableScan, several: bool) -> ReportSection {
     ];
     if look.gone > 0 {
         blocks.push(ReportBlock::Note(format!(
-            "{} processes ended or executed another program meanwhile and are not in it: look again.",
-            look.gone
+            "Not in it are {} that ended or executed another program meanwhile: look again.",
+            counted(look.gone, "process")
         )));
     }
     ReportSection { title, text, blocks }

@@ -4,7 +4,7 @@ use super::cpu::{self, Slack};
 use super::{View, memory};
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::id::CgroupId;
-use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros, Millicpu};
+use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros, Millicpu, counted};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -147,7 +147,8 @@ impl fmt::Display for ViewChangeReason {
             }
             Self::Gone => write!(f, "it is gone"),
             Self::CpuBounds(cpu::CpuBounds { lower, upper }) => {
-                write!(f, "settings, or the company it is in, now give it from {lower} to {upper} CPUs")
+                let lower = if lower == upper { String::new() } else { format!("from {lower} to ") };
+                write!(f, "settings, or the company it is in, now give it {lower}{}", counted(upper, "CPU"))
             }
             Self::MemoryBounds(memory::MemoryBounds { soft, hard }) => {
                 write!(f, "settings now give it from {soft} to {hard} of memory")
@@ -200,12 +201,8 @@ impl fmt::Display for CpuUtilization {
     /// `97% of 3 CPUs`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = u128::from(self.period.get()) * u128::from(self.cpus);
-        write!(f, "{}% of {}", u128::from(self.used.get()) * 100 / whole.max(1), cpu_count(self.cpus))
+        write!(f, "{}% of {}", u128::from(self.used.get()) * 100 / whole.max(1), counted(self.cpus, "CPU"))
     }
-}
-
-fn cpu_count(n: u32) -> String {
-    if n == 1 { "1 CPU".to_owned() } else { format!("{n} CPUs") }
 }
 
 /// Everything behind one container's view.
@@ -294,16 +291,16 @@ impl ViewInputs {
         };
         let hard = self.memory_hard_of.as_deref().unwrap_or("the machine");
         format!(
-            "{} now, between {} and {}: {quota}, {} allowed, and weight {} of {} which is worth {} of {} CPUs; \
+            "{} now, between {} and {}: {quota}, {} allowed, and weight {} of {} which is worth {} of {}; \
              {} of memory now, between soft {} and hard {} ({hard}).",
-            cpu_count(view.cpus),
+            counted(view.cpus, "CPU"),
             view.cpus_lower,
             view.cpus_upper,
             self.cpuset.count(),
             self.weight,
             self.weight_sum,
             self.fair,
-            self.online,
+            counted(self.online, "CPU"),
             view.memory,
             view.memory_soft,
             view.memory_hard,

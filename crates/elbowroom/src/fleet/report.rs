@@ -8,7 +8,7 @@ use crate::fleet::resources::{NodeDisk, NodeResources};
 use anyhow::Result;
 use elbowroom_client::number_format;
 use elbowroom_client::table::{Align, clip, table};
-use elbowroom_types::unit::{Bytes, Millicpu, Percent};
+use elbowroom_types::unit::{Bytes, Millicpu, Percent, counted};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -154,15 +154,16 @@ fn summary(report: &FleetReport) -> String {
     let containers = read.iter().fold(0u64, |sum, r| sum.saturating_add(r.containers));
     let troubled = read.iter().filter(|r| !r.alerts.is_empty()).count();
     let mut text = format!(
-        "{} of {} nodes read in {} ms, {containers} containers\n{} CPUs, {} of them used; {memory} memory, {free} of it free to lend\n",
+        "{} of {} read in {} ms, {}\n{}, {} of them used; {memory} memory, {free} of it free to lend\n",
         read.len(),
-        report.nodes.len(),
+        counted(report.nodes.len(), "node"),
         report.took_ms,
-        Millicpu(cpu),
+        counted(containers, "container"),
+        counted(Millicpu(cpu), "CPU"),
         number_format::percent((cpu > 0).then(|| used as f64 / cpu as f64)),
     );
     if troubled > 0 {
-        let _ = writeln!(text, "{troubled} nodes with alerts");
+        let _ = writeln!(text, "{} with alerts", counted(troubled, "node"));
     }
     if report.looks > 1 {
         let _ = writeln!(text, "the least of {} looks", report.looks);
@@ -229,7 +230,7 @@ fn node_table(text: &mut String, report: &FleetReport, top: usize, sort: NodeSor
 /// Where it fits; how many nodes are not in the table.
 fn placement_table(text: &mut String, report: &FleetReport, ask: &PlacementRequest, top: usize) -> usize {
     let mut words = Vec::new();
-    words.extend((ask.cpu > Millicpu::ZERO).then(|| format!("{} CPUs", ask.cpu)));
+    words.extend((ask.cpu > Millicpu::ZERO).then(|| counted(ask.cpu, "CPU")));
     words.extend((ask.memory > Bytes::ZERO).then(|| format!("{} memory", ask.memory)));
     words.extend((!ask.disk.is_empty()).then(|| format!("{} of a disk", ask.disk)));
     let on = report.ranking.iter().filter(|one| one.verdict.fits()).count();
@@ -239,7 +240,11 @@ fn placement_table(text: &mut String, report: &FleetReport, ask: &PlacementReque
         "\n{} with {} left free: {}",
         words.join(", "),
         report.headroom,
-        if on == 0 { "fits nowhere".to_owned() } else { format!("fits on {on} nodes, {many} times in all") }
+        if on == 0 {
+            "fits nowhere".to_owned()
+        } else {
+            format!("fits on {}, {} in all", counted(on, "node"), counted(many, "time"))
+        }
     );
     let heading =
         [("NODE", Align::Left), ("FITS", Align::Right), ("SCARCE", Align::Left), ("BECAUSE", Align::Left)];

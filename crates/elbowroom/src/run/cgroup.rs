@@ -11,6 +11,7 @@ use super::private_agent;
 use anyhow::{Context, bail, ensure};
 use elbowroom_client::control::labels_dir;
 use elbowroom_linux::bounded;
+use elbowroom_types::unit::counted;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, PidfdFlags};
@@ -37,7 +38,7 @@ pub(crate) struct RunCgroup {
 
 /// Processes were left, so the cgroup was.
 #[derive(Debug, thiserror::Error)]
-#[error("cgroup /{PARENT}/{} is still in use ({processes} processes in {})", group.name, dir.display())]
+#[error("cgroup /{PARENT}/{} is still in use ({} in {})", group.name, counted(processes, "process"), dir.display())]
 pub(crate) struct CgroupInUse {
     /// What was to be removed.
     pub(crate) group: RunCgroup,
@@ -211,7 +212,8 @@ fn lock_new_cgroup(dirs: &[PathBuf], name: &str) -> anyhow::Result<File> {
         if let Some((dir, processes)) = dirs.iter().find_map(|dir| Some((dir, process_count(dir)?))) {
             let dir = dir.display();
             bail!(
-                "--name {name}: {processes} processes of an earlier run are still in {dir}: give another name"
+                "--name {name}: {dir} still has {} of an earlier run: give another name",
+                counted(processes, "process")
             );
         }
         // An earlier run's settings must not outlive it: only directories made just now will do.

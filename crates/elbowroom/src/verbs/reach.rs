@@ -3,6 +3,7 @@
 use elbowroom_client::api::ContainerView;
 use elbowroom_client::table::{Align, clip, table};
 use elbowroom_linux::reach::{ProcessReach, ReachReport, ReachedProcess};
+use elbowroom_types::unit::counted;
 use elbowroom_view::rules::ViewInputs;
 use std::fmt::Write;
 
@@ -80,10 +81,10 @@ pub(super) fn cpus_seen(c: &ContainerView, inputs: &ViewInputs, reached: &ReachR
         return None;
     }
     let files = c.view.cpus;
-    let s = if files == 1 { "" } else { "s" };
     Some(format!(
-        "Programs that read files (getconf, JVMs, Go 1.25) see {files} CPU{s}; those that ask the kernel (`nproc`, musl, Python's \
-         affinity) see {kernel}."
+        "Programs that read files (getconf, JVMs, Go 1.25) see {}; those that ask the kernel (`nproc`, musl, Python's \
+         affinity) see {kernel}.",
+        counted(files, "CPU")
     ))
 }
 

@@ -5,6 +5,7 @@ use elbowroom_client::output::{Format, OutputArgs};
 use elbowroom_client::table::{Align, table};
 use elbowroom_linux::lease;
 use elbowroom_linux::lease::{EndedLease, LeaseEnding, RestoreReport};
+use elbowroom_types::unit::counted;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -51,7 +52,8 @@ fn text(remains: &RestoreReport, ledger: &Path) -> String {
         Some((pid, leases)) if leases > 0 => {
             let _ = writeln!(
                 text,
-                "{leases} limits are held by the agent (pid {pid}), which works: stop it to take them off"
+                "held by the agent (pid {pid}), which works: {}. Stop it to take them off",
+                counted(leases, "limit")
             );
         }
         _ if text.is_empty() => {

@@ -14,7 +14,7 @@ use elbowroom_client::output::{Format, say, unexpected_response};
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer;
 use elbowroom_linux::timer::Ticker;
-use elbowroom_types::unit::Micros;
+use elbowroom_types::unit::{Micros, counted};
 use ratatui::crossterm::event::KeyCode;
 use rustix::process::Signal;
 use std::io::IsTerminal;
@@ -97,11 +97,11 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<String> {
 /// One screen, as `top` has it.
 fn screen(snapshot: &AgentSnapshot) -> String {
     let lasting = snapshot.alerts.lasting.len();
-    let alerts = if lasting == 0 { String::new() } else { format!(", {lasting} alerts") };
+    let alerts = if lasting == 0 { String::new() } else { format!(", {}", counted(lasting, "alert")) };
     let heading = format!(
-        "{}: {} containers{alerts}",
+        "{}: {}{alerts}",
         timestamp::format_local(snapshot.time_unix_ms),
-        snapshot.containers.len()
+        counted(snapshot.containers.len(), "container")
     );
     format!("{heading}\n{}", top::plain_screen(&snapshot.containers))
 }

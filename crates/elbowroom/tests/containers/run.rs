@@ -182,7 +182,7 @@ fn processes_left_behind_are_not_killed_and_their_cgroup_goes_with_the_last() {
         output(&mut run(&agent, &["--no-views", "--name", &first, "--", "sh", "-c", script]));
     let daemon = out.trim();
     assert_eq!(code, 0);
-    assert!(err.contains("is still in use (1 processes in ") && err.lines().count() == 1, "{err}");
+    assert!(err.contains("is still in use (1 process in ") && err.lines().count() == 1, "{err}");
     assert!(err.ends_with("it goes with the last of them\n"), "{err}");
     assert!(Path::new("/proc").join(daemon).exists());
     let left = cgroups(&first);

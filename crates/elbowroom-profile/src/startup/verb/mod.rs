@@ -19,7 +19,7 @@ use applications::{StartupApplication, parse_application};
 use clap::{Args, ValueEnum};
 use elbowroom_client::output::{say, write_stdout};
 use elbowroom_linux::signal::SignalFd;
-use elbowroom_types::unit::{Micros, parse_duration};
+use elbowroom_types::unit::{Micros, counted, parse_duration};
 use load_generator::{MeasurementWindow, RateMeasurement, measure_rate};
 use rustix::process::Signal;
 use serde::Serialize;
@@ -204,10 +204,7 @@ fn cleanup() -> Result<ExitCode> {
     if let Some(first) = left.first() {
         bail!("{} of what killed profilers left could not be removed, first: {first}", left.len());
     }
-    write_stdout(&format!(
-        "removed what {profilers} killed profiler{} left\n",
-        if profilers == 1 { "" } else { "s" }
-    ))?;
+    write_stdout(&format!("removed what {} left\n", counted(profilers, "killed profiler")))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -8,7 +8,7 @@ use crate::startup::breakdown::SampleSplit;
 use crate::startup::family::FunctionFamily;
 use crate::startup::timeline::{RequestRate, StartupSummary};
 use elbowroom_client::table::{Align, clip};
-use elbowroom_types::unit::Micros;
+use elbowroom_types::unit::{Micros, counted};
 
 /// Programs and families that are named; the rest is one line.
 const MAX_NAMED: usize = 12;
@@ -24,7 +24,7 @@ pub(super) fn report(answer: &StartupReport) -> ProfileDocument {
     facts.extend(answer.runtime.iter().map(|runtime| fact("runtime", runtime.clone())));
     facts.extend([
         fact("applications", answer.applications.join(", ")),
-        fact("machine", format!("{} CPUs, Linux {}", answer.cpus, answer.kernel)),
+        fact("machine", format!("{}, Linux {}", counted(answer.cpus, "CPU"), answer.kernel)),
         fact("requests", format!("for {} at each rate, due or not", Micros(answer.for_usec))),
     ]);
     let mut sections = vec![latency(answer)];
