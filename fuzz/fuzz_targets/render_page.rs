@@ -1,5 +1,5 @@
 //! Any file of the tree, from arbitrary host text and facts: exactly its size, ends with a newline, no panic, and a size
-//! that does not depend on anything but the possible CPUs and NUMA nodes.
+//! that does not depend on anything but the present and possible CPUs and NUMA nodes.
 #![no_main]
 
 use elbowroom_types::cpuset::CpuSet;
@@ -17,7 +17,7 @@ use std::sync::LazyLock;
 
 /// All files, with those of one CPU and one NUMA node.
 static FILES: LazyLock<Vec<ViewNode>> = LazyLock::new(|| {
-    let facts = ContainerSnapshot { possible: CpuSet::first_n(1), ..ContainerSnapshot::EMPTY };
+    let facts = ContainerSnapshot { present: CpuSet::first_n(1), ..ContainerSnapshot::EMPTY };
     let mut rest = vec![ViewNode::ROOT];
     let mut files = Vec::new();
     while let Some(node) = rest.pop() {
@@ -66,6 +66,7 @@ impl Numbers<'_> {
     fn facts(&mut self) -> ContainerSnapshot {
         let mut facts = ContainerSnapshot {
             online: self.cpus(),
+            present: self.cpus(),
             possible: self.cpus(),
             nodes: self.cpus(),
             cpu_nodes: self.cpus(),

@@ -57,6 +57,12 @@ def test_the_last_cpu_is_within_what_programs_size_arrays_by(agent, start):
     assert container.run("test", "-d", "/sys/devices/system/cpu/cpu0") == ""
 
 
+def test_a_program_of_libomp_starts_where_a_quota_shows_fewer_cpus_than_its_affinity(agent, start):
+    """Debian's, compiled with assertions, ended where fewer CPUs were possible than it may run on; two CPUs are too few to see it."""
+    seen = start("--cpus", "1").program(regions("clang"))()
+    assert seen[0] <= len(os.sched_getaffinity(0)), seen
+
+
 # ---- the page ----
 
 

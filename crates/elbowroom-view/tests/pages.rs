@@ -28,7 +28,7 @@ fn any_cpus() -> impl Strategy<Value = CpuSet> {
 prop_compose! {
     /// Facts that share nothing but what they are told.
     fn any_facts()(
-        n in proptest::collection::vec(any_number(), 40), sets in proptest::collection::vec(any_cpus(), 5),
+        n in proptest::collection::vec(any_number(), 40), sets in proptest::collection::vec(any_cpus(), 6),
     ) -> ContainerSnapshot {
         let b = |i: usize| Bytes(n[i]);
         let stall = |i: usize| {
@@ -39,9 +39,9 @@ prop_compose! {
             wios: n[5], dios: n[6],
         };
         ContainerSnapshot {
-            online: sets[0], possible: sets[1], nodes: sets[2], cpu_nodes: sets[3], mems: sets[4],
+            online: sets[0], present: sets[1], possible: sets[5], nodes: sets[2], cpu_nodes: sets[3], mems: sets[4],
             millicpu: n[7], cpu_period: Micros(n[8]), cpu_share: n[9], memory: b(10), memory_soft: n[11],
-            last_cpu: n[26], mems_total: b(9), memory_high: n[12], memory_usage: b(13), swap_max: n[14], cpu_user: Micros(n[15]),
+            mems_total: b(9), memory_high: n[12], memory_usage: b(13), swap_max: n[14], cpu_user: Micros(n[15]),
             cpu_system: Micros(n[16]), started: Micros(n[17]), taken: Micros(n[18]),
             load: [n[19] as u32, n[20] as u32, n[21] as u32], nr_running: n[22] as u32, nr_threads: n[23] as u32,
             nr_processes: n[24] as u32, nr_disks: n[25] as u32, has_pressure: n[26] as u32 % 2,
@@ -85,7 +85,7 @@ fn any_host() -> impl Strategy<Value = String> {
 
 /// Every kind of file: all singles, and the files of one CPU and one NUMA node.
 fn all_files() -> Vec<ViewNode> {
-    let facts = ContainerSnapshot { possible: "3".parse().unwrap(), ..ContainerSnapshot::EMPTY };
+    let facts = ContainerSnapshot { present: "3".parse().unwrap(), ..ContainerSnapshot::EMPTY };
     let mut rest = vec![ViewNode::ROOT];
     let mut found = Vec::new();
     while let Some(node) = rest.pop() {
@@ -117,7 +117,7 @@ proptest! {
     #[test]
     fn size_depends_on_possible_cpus_only(a in any_facts(), b in any_facts(), host in any_host()) {
         let b =
-            ContainerSnapshot { possible: a.possible, last_cpu: a.last_cpu, nodes: a.nodes, page_size: a.page_size, ..b };
+            ContainerSnapshot { present: a.present, possible: a.possible, nodes: a.nodes, page_size: a.page_size, ..b };
         for node in all_files() {
             prop_assert_eq!(render::size(node, &a, &host), render::size(node, &b, &host), "{:?}", node);
         }
@@ -126,9 +126,9 @@ proptest! {
     #[test]
     fn nothing_is_cut_while_numbers_and_online_cpus_change(a in any_facts(), b in any_facts(), n in 0u32..40, times in any_times()) {
         for host in HOSTS.iter() {
-            let possible = a.shown_possible();
-            let b = ContainerSnapshot { possible, online: possible.lowest(n), last_cpu: a.last_cpu, nodes: a.nodes, page_size: a.page_size, ..b };
-            let a = ContainerSnapshot { possible, online: possible, ..a };
+            let present = a.shown_present();
+            let b = ContainerSnapshot { present, online: present.lowest(n), possible: a.possible, nodes: a.nodes, page_size: a.page_size, ..b };
+            let a = ContainerSnapshot { present, online: present, ..a };
             for node in files(host, &a) {
                 let text = text_of(host, node);
                 let size = render::size(node, &a, &text);
@@ -163,15 +163,15 @@ proptest! {
     #[test]
     fn stat_has_a_line_for_each_online_cpu_and_its_first_is_their_sum(facts in any_facts(), times in any_times()) {
         for host in HOSTS.iter() {
-            let possible = facts.shown_possible().iter().chain(0..times.len() as u32).collect();
-            let facts = ContainerSnapshot { possible, online: possible, ..facts };
+            let present = facts.shown_present().iter().chain(0..times.len() as u32).collect();
+            let facts = ContainerSnapshot { present, online: present, ..facts };
             let page = page("proc/stat", host, &facts, &times);
             let columns = |line: &str| -> Vec<u64> {
                 line.split_whitespace().skip(1).map(|word| word.parse().unwrap()).collect()
             };
             let cpus: Vec<&str> = page.lines().skip(1).take_while(|line| line.starts_with("cpu")).collect();
             let names = cpus.iter().map(|line| line[3..].split(' ').next().unwrap().parse::<u32>().unwrap());
-            prop_assert!(names.eq(facts.shown_possible().iter()));
+            prop_assert!(names.eq(facts.shown_present().iter()));
             let sums = cpus.iter().map(|line| columns(line)).fold(vec![0; 10], |mut sums: Vec<u64>, line| {
                 sums.iter_mut().zip(line).for_each(|(sum, n)| *sum += n);
                 sums
@@ -242,7 +242,7 @@ fn a_machine_of_256_cpus_is_rendered_in_pages_that_programs_can_read() {
     let host: String =
         (0..256).map(|n| record.replacen("processor\t: 0", &format!("processor\t: {n}"), 1)).collect();
     let facts = ContainerSnapshot {
-        possible: CpuSet::first_n(256),
+        present: CpuSet::first_n(256),
         online: CpuSet::first_n(4),
         ..ContainerSnapshot::EMPTY
     };

@@ -89,7 +89,7 @@ fn possible_present_and_the_directories_agree_with_online() {
     let (facts, times) = middle();
     let host = host(V2);
     let list = |file: &str| page(&format!("{CPU}/{file}"), &host, &facts, &times).trim_end().to_owned();
-    assert_eq!(["online", "offline", "possible", "present"].map(list), ["4-6", "7-11", "4-11,15", "4-11"]);
+    assert_eq!(["online", "offline", "possible", "present"].map(list), ["4-6", "7-11", "0-15", "4-11"]);
     let dirs: Vec<String> = tree::children(ViewNode::Cpus, &facts)
         .into_iter()
         .filter(|(_, node)| matches!(node, ViewNode::CpuDir(..)))
@@ -111,7 +111,7 @@ fn a_list_of_cpus_is_never_cut_to_half_a_range() {
     let online = find(&format!("{CPU}/online"), &facts);
     let size = render::size(online, &facts, "");
     for n in 1..=8 {
-        facts.online = facts.possible.lowest(n);
+        facts.online = facts.present.lowest(n);
         let page = render::render(online, &facts, &[], "", Micros::ZERO, size);
         let text = String::from_utf8(page).unwrap();
         assert_eq!(text.trim_end().parse::<CpuSet>().unwrap(), facts.online);
@@ -181,7 +181,7 @@ fn stat_does_not_go_back_when_the_number_of_cpus_changes() {
     let first: Vec<String> = (1..=8)
         .map(|n| {
             let mut shown = facts;
-            shown.online = shown.possible.lowest(n);
+            shown.online = shown.present.lowest(n);
             page("proc/stat", &host, &shown, &times).lines().next().unwrap().to_owned()
         })
         .collect();
@@ -192,11 +192,11 @@ fn stat_does_not_go_back_when_the_number_of_cpus_changes() {
 fn stat_and_idle_time_do_not_go_back_when_a_quota_or_a_cpuset_changes() {
     let times = crate::common::times(6);
     let host = host(V2);
-    let counters = |possible: &str| {
-        let possible: CpuSet = possible.parse().unwrap();
+    let counters = |present: &str| {
+        let present: CpuSet = present.parse().unwrap();
         let facts = ContainerSnapshot {
-            possible,
-            online: possible,
+            present,
+            online: present,
             taken: Micros::secs(3),
             ..ContainerSnapshot::EMPTY
         };
@@ -241,7 +241,7 @@ fn swap_is_the_containers_share_whatever_cgroups_existed_at_start() {
 fn idle_time_is_not_uptime_and_counts_every_cpu() {
     // On v2 the peer's idle equals uptime; on v1 it is not multiplied by the CPUs.
     let facts = ContainerSnapshot {
-        possible: CpuSet::first_n(4),
+        present: CpuSet::first_n(4),
         online: CpuSet::first_n(4),
         ..ContainerSnapshot::EMPTY
     };
@@ -288,7 +288,7 @@ fn reading_again_after_the_container_changed_never_changes_the_size() {
     let (facts, times) = middle();
     let host = host(V2);
     let grown =
-        ContainerSnapshot { online: facts.possible, memory: Bytes::gib(2), memory_usage: Bytes(1), ..facts };
+        ContainerSnapshot { online: facts.present, memory: Bytes::gib(2), memory_usage: Bytes(1), ..facts };
     for node in crate::common::files(&host, &facts) {
         let text = text_of(&host, node);
         let size = render::size(node, &facts, &text);

@@ -21,9 +21,9 @@ pub(super) fn apply_view(
 ) {
     facts.nodes = numa.nodes;
     facts.online = view.online;
-    facts.possible = view.possible.lowest(view.cpus_upper);
-    facts.last_cpu = view.possible.iter().last().unwrap_or(0).into();
-    facts.cpu_nodes = numa.nodes_of(&facts.possible);
+    facts.present = view.present;
+    facts.possible = view.possible;
+    facts.cpu_nodes = numa.nodes_of(&facts.present);
     facts.mems = mems.unwrap_or_default();
     facts.mems_total = numa.memory_of(mems);
     facts.millicpu = view.millicpu.get();

@@ -57,6 +57,7 @@ pub struct Publisher {
 /// The facts that decide which files a container has, and how long they are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct ViewShape {
+    present: CpuSet,
     possible: CpuSet,
     nodes: CpuSet,
 }
@@ -297,7 +298,7 @@ impl Publisher {
 
     /// The size of each page: of the longest, where several share a bit.
     fn measure_sizes(&mut self, facts: &ContainerSnapshot) -> [u32; 64] {
-        let first_cpu = facts.shown_possible().iter().next();
+        let first_cpu = facts.shown_present().iter().next();
         std::array::from_fn(|bit| {
             let nodes = tree::nodes_with_page_bit(bit as u8, facts).into_iter();
             // The same file of each CPU is as long as that of the first.
@@ -336,6 +337,6 @@ impl Publisher {
 
 impl ViewShape {
     fn of(facts: &ContainerSnapshot) -> Self {
-        Self { possible: facts.possible, nodes: facts.nodes }
+        Self { present: facts.present, possible: facts.possible, nodes: facts.nodes }
     }
 }

@@ -34,7 +34,7 @@ pub fn memory_of(container: usize) -> Bytes {
 pub fn facts_of(container: usize, version: u64) -> ContainerSnapshot {
     let mut facts = ContainerSnapshot::EMPTY;
     facts.online = CpuSet::first_n(1);
-    facts.possible = CpuSet::first_n(2);
+    facts.present = CpuSet::first_n(2);
     facts.millicpu = 1500;
     facts.cpu_period = Micros::millis(100);
     facts.cpu_share = version;

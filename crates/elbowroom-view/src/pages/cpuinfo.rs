@@ -22,11 +22,11 @@ const MHZ_WIDTH: usize = 8;
 
 /// The page, from the host's text.
 pub(super) fn text(facts: &ContainerSnapshot, host: &str) -> String {
-    let (online, possible) = (facts.shown_online(), facts.shown_possible());
+    let (online, present) = (facts.shown_online(), facts.shown_present());
     let records: Vec<CpuinfoRecord> = host
         .split_inclusive("\n\n")
         .map(CpuinfoRecord::new)
-        .filter(|r| r.processor.is_none_or(|cpu| online.contains(cpu) && possible.contains(cpu)))
+        .filter(|r| r.processor.is_none_or(|cpu| online.contains(cpu) && present.contains(cpu)))
         .collect();
     let mut packages: BTreeMap<&str, (usize, BTreeSet<&str>)> = BTreeMap::new();
     for record in &records {
@@ -110,10 +110,10 @@ mod tests {
         (0..cpus).map(record).collect()
     }
 
-    fn facts(online: &str, possible: &str) -> ContainerSnapshot {
+    fn facts(online: &str, present: &str) -> ContainerSnapshot {
         ContainerSnapshot {
             online: online.parse().unwrap(),
-            possible: possible.parse().unwrap(),
+            present: present.parse().unwrap(),
             ..ContainerSnapshot::EMPTY
         }
     }

@@ -3,9 +3,9 @@
 //!
 //! | file | shown |
 //! |---|---|
-//! | `online` | the CPUs online in the view: the first `E` of the possible ones |
+//! | `online` | the CPUs online in the view: the first `E` of the present ones |
 //! | `present` `enabled` | the CPUs of the view: the first `UPPER` of its cpuset |
-//! | `possible` | these, and the last CPU that the container may run on, for arrays that are as long as the highest number |
+//! | `possible` | all up to the highest of its cpuset, for arrays that are indexed by the CPU that a thread is on |
 //! | `offline` | computed: present, not online |
 //! | `isolated` | host, those of it that are present |
 //! | `cpuN/online` | `1` or `0` |
@@ -23,16 +23,16 @@
 
 use elbowroom_types::cpuset::{CpuSet, MAX_CPUS};
 
-/// How long the list of any subset of `possible` that views show can be, with its newline: `online` is its beginning,
+/// How long the list of any subset of `present` that views show can be, with its newline: `online` is its beginning,
 /// `offline` its end, and a range that is cut in two may begin with a longer number.
-pub(super) fn list_size(possible: &CpuSet) -> usize {
-    possible.to_string().len() + 1
+pub(super) fn list_size(present: &CpuSet) -> usize {
+    present.to_string().len() + 1
 }
 
-/// [`list_size`] for a subset that does not begin where `possible` does.
-pub(super) fn tail_list_size(possible: &CpuSet) -> usize {
-    let longest = possible.iter().last().map_or(0, |cpu| cpu.to_string().len());
-    list_size(possible) + longest - possible.iter().next().map_or(longest, |cpu| cpu.to_string().len())
+/// [`list_size`] for a subset that does not begin where `present` does.
+pub(super) fn tail_list_size(present: &CpuSet) -> usize {
+    let longest = present.iter().last().map_or(0, |cpu| cpu.to_string().len());
+    list_size(present) + longest - present.iter().next().map_or(longest, |cpu| cpu.to_string().len())
 }
 
 /// A list: the CPUs of the host's that are in `shown`.
@@ -100,10 +100,10 @@ mod tests {
         fn beginnings_and_ends_of_a_list_fit_into_its_size(
             cpus in proptest::collection::btree_set(0u32..1024, 1..64), n in 0u32..64,
         ) {
-            let possible: CpuSet = cpus.into_iter().flat_map(|cpu| [cpu, cpu + 1, cpu + 2]).collect();
-            let online = possible.lowest(n);
-            prop_assert!(online.to_string().len() < list_size(&possible));
-            prop_assert!(possible.difference(&online).to_string().len() < tail_list_size(&possible));
+            let present: CpuSet = cpus.into_iter().flat_map(|cpu| [cpu, cpu + 1, cpu + 2]).collect();
+            let online = present.lowest(n);
+            prop_assert!(online.to_string().len() < list_size(&present));
+            prop_assert!(present.difference(&online).to_string().len() < tail_list_size(&present));
         }
 
         #[test]

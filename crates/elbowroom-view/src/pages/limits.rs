@@ -99,7 +99,7 @@ mod tests {
     fn cpus(n: u32, millicpu: u64) -> ContainerSnapshot {
         ContainerSnapshot {
             online: CpuSet::first_n(n),
-            possible: CpuSet::first_n(n.max(4)),
+            present: CpuSet::first_n(n.max(4)),
             millicpu,
             ..ContainerSnapshot::EMPTY
         }

@@ -70,7 +70,7 @@ impl MappedView {
     pub fn of(view: &View, facts: &ContainerSnapshot) -> Self {
         Self {
             cpus: view.cpus,
-            cpus_most: view.possible.count(),
+            cpus_most: view.cpus_upper,
             millicpu: view.millicpu,
             memory: view.memory,
             memory_most: view.memory_hard,

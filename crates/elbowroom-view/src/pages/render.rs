@@ -3,7 +3,7 @@
 //! # Approach
 //! A file keeps its size for as long as its container lives: kernel and readers cache it (a size that changes under a reader
 //! tears or cuts what it reads). So pages are written in lines of constant length, and a file's size is the length of its
-//! page with every possible CPU online. What is left over at the end is filled up; what a host that changed has too much of
+//! page with every present CPU online. What is left over at the end is filled up; what a host that changed has too much of
 //! is cut at the end of a line ([`super::text`]).
 //!
 //! # Properties (tested in `tests/pages.rs`)
@@ -20,23 +20,23 @@ use super::{
 use crate::pages::view_node::ViewNode;
 use elbowroom_types::unit::Micros;
 
-/// The size of a file in bytes: constant for all facts with the same possible CPUs and NUMA nodes, and the same host.
+/// The size of a file in bytes: constant for all facts with the same present and possible CPUs and NUMA nodes, and the same host.
 /// `host` is the text of [`super::tree::host_path`], or empty. 0 for a directory, and for a file that the host has no text
 /// for.
 pub fn size(node: ViewNode, facts: &ContainerSnapshot, host: &str) -> u32 {
-    let possible = facts.shown_possible();
+    let present = facts.shown_present();
     let bytes = match node {
         ViewNode::CpuMax => limits::CPU_MAX_SIZE as usize,
         _ if node.parent() == ViewNode::Cgroup => limits::NUMBER_SIZE as usize,
-        ViewNode::CpuOnline | ViewNode::CpuPresent | ViewNode::CpuEnabled => cpulist::list_size(&possible),
-        ViewNode::CpuPossible => cpulist::list_size(&facts.shown_possible_and_last()),
-        ViewNode::CpuOffline => cpulist::tail_list_size(&possible),
+        ViewNode::CpuOnline | ViewNode::CpuPresent | ViewNode::CpuEnabled => cpulist::list_size(&present),
+        ViewNode::CpuPossible => cpulist::list_size(&facts.shown_possible()),
+        ViewNode::CpuOffline => cpulist::tail_list_size(&present),
         ViewNode::NumaHasCpu | ViewNode::NumaHasMemory => node::list_size(host),
         ViewNode::CpufreqBoost | ViewNode::SmtActive => 2,
         _ => match node.file_format() {
             Some(FileFormat::Value(bytes)) => bytes as usize,
             _ => {
-                let widest = ContainerSnapshot { online: possible, ..*facts };
+                let widest = ContainerSnapshot { online: present, ..*facts };
                 text(node, &widest, &[], host, Micros::ZERO).len()
             }
         },
@@ -73,7 +73,7 @@ fn padding(node: ViewNode) -> Padding {
 
 fn text(node: ViewNode, facts: &ContainerSnapshot, times: &[CpuTimes], host: &str, now: Micros) -> String {
     let line = |n: u64| format!("{n}\n");
-    let (online, possible) = (facts.shown_online(), facts.shown_possible());
+    let (online, present) = (facts.shown_online(), facts.shown_present());
     match node {
         ViewNode::Cgroups => cgroups::text(host),
         ViewNode::Cpuinfo => cpuinfo::text(facts, host),
@@ -90,10 +90,10 @@ fn text(node: ViewNode, facts: &ContainerSnapshot, times: &[CpuTimes], host: &st
         ViewNode::Zoneinfo => zoneinfo::text(facts, host),
 
         ViewNode::CpuOnline => format!("{online}\n"),
-        ViewNode::CpuPossible => format!("{}\n", facts.shown_possible_and_last()),
-        ViewNode::CpuPresent | ViewNode::CpuEnabled => format!("{possible}\n"),
-        ViewNode::CpuOffline => format!("{}\n", possible.difference(&online)),
-        ViewNode::CpuIsolated => cpulist::list(host, &possible),
+        ViewNode::CpuPossible => format!("{}\n", facts.shown_possible()),
+        ViewNode::CpuPresent | ViewNode::CpuEnabled => format!("{present}\n"),
+        ViewNode::CpuOffline => format!("{}\n", present.difference(&online)),
+        ViewNode::CpuIsolated => cpulist::list(host, &present),
         ViewNode::CpuKernelMax | ViewNode::CpuModalias | ViewNode::CpuUevent | ViewNode::Vulnerability(_) => {
             ensure_newline(host)
         }
@@ -118,9 +118,9 @@ fn text(node: ViewNode, facts: &ContainerSnapshot, times: &[CpuTimes], host: &st
             let n = u32::from(n);
             match node.file_format() {
                 Some(FileFormat::Text | FileFormat::Value(_)) => ensure_newline(host),
-                Some(FileFormat::Mask) => cpulist::mask(host, &possible),
-                Some(FileFormat::List) => cpulist::list(host, &possible),
-                Some(FileFormat::Words) => cpulist::words(host, &possible),
+                Some(FileFormat::Mask) => cpulist::mask(host, &present),
+                Some(FileFormat::List) => cpulist::list(host, &present),
+                Some(FileFormat::Words) => cpulist::words(host, &present),
                 Some(FileFormat::Online) => line(u64::from(online.contains(n))),
                 Some(FileFormat::OnlineMask) => cpulist::mask(host, &online),
                 Some(FileFormat::OnlineList) => cpulist::list(host, &online),

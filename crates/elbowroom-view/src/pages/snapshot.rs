@@ -1,7 +1,7 @@
 //! Everything a page may say about one container, as plain bytes: the agent writes it into memory it shares with the view
 //! server, which renders pages from it. Fixed size, no pointers, no padding that is not named.
 
-use elbowroom_types::cpuset::{CpuSet, MAX_CPUS};
+use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::io::IoStat;
 use elbowroom_types::psi::Pressure;
 use elbowroom_types::sample::MemoryStat;
@@ -20,9 +20,9 @@ pub struct ContainerSnapshot {
     /// CPUs shown online.
     pub online: CpuSet,
     /// CPUs shown present: those that can come online.
+    pub present: CpuSet,
+    /// CPUs shown possible, with those that are present: all up to the highest that the container's threads may run on.
     pub possible: CpuSet,
-    /// The highest CPU that the container's threads may run on, which is shown possible too; zero where not known.
-    pub last_cpu: u64,
     /// Effective CPU in thousandths.
     pub millicpu: u64,
     /// The container's own bandwidth period, in microseconds.
@@ -69,7 +69,7 @@ pub struct ContainerSnapshot {
     pub page_size: Bytes,
     /// NUMA nodes of the machine (`/sys/devices/system/node/online`), a set of node numbers; empty stands for node 0 alone.
     pub nodes: CpuSet,
-    /// NUMA nodes that have a CPU of `possible`; empty where not known, and the host's are shown.
+    /// NUMA nodes that have a CPU of `present`; empty where not known, and the host's are shown.
     pub cpu_nodes: CpuSet,
     /// NUMA nodes the container may take memory from (`cpuset.mems.effective`); empty where not known, and all are shown.
     pub mems: CpuSet,
@@ -81,8 +81,8 @@ impl ContainerSnapshot {
     /// A container nothing is known of: one CPU, no limit, nothing used.
     pub const EMPTY: Self = Self {
         online: CpuSet::EMPTY,
+        present: CpuSet::EMPTY,
         possible: CpuSet::EMPTY,
-        last_cpu: 0,
         millicpu: 1_000,
         cpu_period: Micros(100_000),
         cpu_share: 0,
@@ -111,24 +111,21 @@ impl ContainerSnapshot {
         mems_total: Bytes::ZERO,
     };
 
-    /// CPUs to show as present: never none, for a machine without a CPU is one no program was written for.
-    pub fn shown_possible(&self) -> CpuSet {
-        if self.possible.is_empty() { CpuSet::first_n(1) } else { self.possible }
+    /// CPUs to show present: never none, for a machine without a CPU is one no program was written for.
+    pub fn shown_present(&self) -> CpuSet {
+        if self.present.is_empty() { CpuSet::first_n(1) } else { self.present }
     }
 
-    /// The same and the last CPU that a thread may be on: programs size arrays by the highest possible number.
-    pub(crate) fn shown_possible_and_last(&self) -> CpuSet {
-        let present = self.shown_possible();
-        let last = u32::try_from(self.last_cpu).ok().filter(|last| (*last as usize) < MAX_CPUS);
-        let above = last.filter(|last| present.iter().last().is_none_or(|highest| *last > highest));
-        present.iter().chain(above).collect()
+    /// CPUs to show possible: programs size arrays by their number or by the highest, and take it that no affinity is wider.
+    pub(crate) fn shown_possible(&self) -> CpuSet {
+        self.shown_present().iter().chain(self.possible.iter()).collect()
     }
 
-    /// CPUs to show online: those of `online` that are possible, or the first possible one.
+    /// CPUs to show online: those of `online` that are present, or the first present one.
     pub(crate) fn shown_online(&self) -> CpuSet {
-        let possible = self.shown_possible();
-        let online = self.online.intersection(&possible);
-        if online.is_empty() { possible.lowest(1) } else { online }
+        let present = self.shown_present();
+        let online = self.online.intersection(&present);
+        if online.is_empty() { present.lowest(1) } else { online }
     }
 
     /// NUMA nodes to show: never none.
@@ -183,8 +180,8 @@ mod tests {
         let facts = bytes_of!(
             ContainerSnapshot {
                 online,
+                present,
                 possible,
-                last_cpu,
                 millicpu,
                 cpu_period,
                 cpu_share,
@@ -226,31 +223,34 @@ mod tests {
         let facts =
             ContainerSnapshot { nr_disks: 99, page_size: Bytes::ZERO, ..ContainerSnapshot::default() };
         assert_eq!(facts.shown_online(), CpuSet::first_n(1));
-        assert_eq!(facts.shown_possible(), CpuSet::first_n(1));
+        assert_eq!(facts.shown_present(), CpuSet::first_n(1));
         assert_eq!(facts.shown_nodes(), CpuSet::first_n(1));
         assert_eq!(facts.page_size_bytes(), 4096);
         assert_eq!(facts.disks().len(), MAX_DISKS);
     }
 
     #[test]
-    fn the_last_cpu_is_possible_and_changes_nothing_else() {
-        let with_last = |last_cpu| ContainerSnapshot {
-            possible: "0-1".parse().unwrap(),
-            last_cpu,
+    fn what_is_possible_changes_nothing_else() {
+        let allowed = |possible: &str| ContainerSnapshot {
+            present: "0-1".parse().unwrap(),
+            possible: possible.parse().unwrap(),
             ..ContainerSnapshot::EMPTY
         };
-        assert_eq!(with_last(63).shown_possible_and_last().to_string(), "0-1,63");
-        assert_eq!(with_last(63).shown_possible().to_string(), "0-1");
-        for (last_cpu, expect) in [(0, "0-1"), (1, "0-1"), (2, "0-2"), (u64::MAX, "0-1")] {
-            assert_eq!(with_last(last_cpu).shown_possible_and_last().to_string(), expect);
+        for (possible, expect) in [("0-63", "0-63"), ("", "0-1"), ("1-2", "0-2"), ("0,9", "0-1,9")] {
+            let facts = allowed(possible);
+            assert_eq!(facts.shown_possible().to_string(), expect);
+            assert_eq!(
+                (facts.shown_present().to_string(), facts.shown_online().to_string()),
+                ("0-1".into(), "0".into())
+            );
         }
     }
 
     #[test]
-    fn a_cpu_that_is_not_possible_is_not_online() {
+    fn a_cpu_that_is_not_present_is_not_online() {
         let facts = ContainerSnapshot {
             online: "0-3".parse().unwrap(),
-            possible: "2-5".parse().unwrap(),
+            present: "2-5".parse().unwrap(),
             ..ContainerSnapshot::EMPTY
         };
         assert_eq!(facts.shown_online().to_string(), "2-3");

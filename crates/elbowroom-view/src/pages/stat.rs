@@ -80,10 +80,10 @@ mod tests {
     use super::*;
     use elbowroom_types::cpuset::CpuSet;
 
-    fn facts(online: &str, possible: &str) -> ContainerSnapshot {
+    fn facts(online: &str, present: &str) -> ContainerSnapshot {
         ContainerSnapshot {
             online: online.parse().unwrap(),
-            possible: possible.parse().unwrap(),
+            present: present.parse().unwrap(),
             started: Micros::secs(1_000),
             ..ContainerSnapshot::EMPTY
         }
@@ -120,7 +120,7 @@ mod tests {
         let host = |n| format!("intr {n}\nctxt {n}\nbtime {n}\nsoftirq {n} {n}\n");
         let lengths = |n| text(&f, &times(n), &host(n)).lines().map(str::len).collect::<Vec<_>>();
         assert_eq!(lengths(0), lengths(u64::MAX));
-        let all = ContainerSnapshot { possible: CpuSet::first_n(1024), online: CpuSet::first_n(1024), ..f };
+        let all = ContainerSnapshot { present: CpuSet::first_n(1024), online: CpuSet::first_n(1024), ..f };
         let many = vec![times(u64::MAX)[0]; 1024];
         assert_eq!(text(&all, &many, &host(1)).len(), text(&all, &[], "").len());
     }

@@ -316,7 +316,7 @@ pub fn children(dir: ViewNode, facts: &ContainerSnapshot) -> Vec<(String, ViewNo
             nodes.extend((0..VULNERABILITIES.len()).map(|i| ViewNode::Vulnerability(i as u8)))
         }
         ViewNode::Cpus => {
-            nodes.extend(facts.shown_possible().iter().map(|n| ViewNode::CpuDir(n as u16, CpuDir::Itself)));
+            nodes.extend(facts.shown_present().iter().map(|n| ViewNode::CpuDir(n as u16, CpuDir::Itself)));
         }
         ViewNode::CpuDir(n, sub) => {
             nodes.extend((0..sub.files().len()).map(|i| ViewNode::CpuFile(n, sub, i as u8)));
@@ -368,9 +368,9 @@ pub fn nodes_with_page_bit(bit: u8, facts: &ContainerSnapshot) -> Vec<ViewNode> 
     singles.chain(of_cpus).chain(of_nodes).filter(|node| node.page_bit() == Some(bit)).collect()
 }
 
-/// The possible CPUs, whose directories are listed, and CPU 0.
+/// The present CPUs, whose directories are listed, and CPU 0.
 fn cpus_with_directory(facts: &ContainerSnapshot) -> CpuSet {
-    facts.shown_possible().iter().chain([0]).collect()
+    facts.shown_present().iter().chain([0]).collect()
 }
 
 /// `cpu12` is 12 after `cpu`; a number has one spelling.
@@ -387,7 +387,7 @@ mod tests {
 
     fn facts() -> ContainerSnapshot {
         ContainerSnapshot {
-            possible: "0-3,1023".parse().unwrap(),
+            present: "0-3,1023".parse().unwrap(),
             online: "0-1".parse().unwrap(),
             nodes: "0-1".parse().unwrap(),
             ..ContainerSnapshot::EMPTY
@@ -481,7 +481,7 @@ mod tests {
 
     #[test]
     fn the_first_cpu_has_a_directory_and_is_listed_where_it_is_possible() {
-        let facts = ContainerSnapshot { possible: "63".parse().unwrap(), ..facts() };
+        let facts = ContainerSnapshot { present: "63".parse().unwrap(), ..facts() };
         let first = lookup(ViewNode::Cpus, "cpu0", &facts);
         assert_eq!(first, Some(ViewNode::CpuDir(0, CpuDir::Itself)));
         assert!(children(ViewNode::Cpus, &facts).iter().all(|(name, _)| name != "cpu0"));

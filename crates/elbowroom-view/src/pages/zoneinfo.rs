@@ -7,7 +7,7 @@
 //! | `free` `spanned` `present` `managed` | container: free and effective memory, in the host's largest zone; 0 in others |
 //! | counters after `pages` | container in the largest zone; 0 in others |
 //! | `min` `low` `high` and the other watermarks, `protection`, `start_pfn`, thresholds | 0: the host's reclaim, not the container's |
-//! | `cpu: N` under `pagesets` | for possible CPUs, with zeroes; those of other CPUs are left out |
+//! | `cpu: N` under `pagesets` | for present CPUs, with zeroes; those of other CPUs are left out |
 //!
 //! A container's memory is not divided into zones. It is shown in one, so that the sum over all zones is what
 //! `/proc/meminfo` says.
@@ -30,7 +30,7 @@ pub(super) fn text(facts: &ContainerSnapshot, host: &str) -> String {
         ..HostMemoryBounds::UNKNOWN
     };
     let memory = MemoryAccount::new(facts, &bounds);
-    let possible = facts.shown_possible();
+    let present = facts.shown_present();
 
     let mut out = String::with_capacity(host.len() * 2);
     for (i, zone) in zones.iter().enumerate() {
@@ -45,7 +45,7 @@ pub(super) fn text(facts: &ContainerSnapshot, host: &str) -> String {
             }
             if let Some(cpu) = words.strip_prefix("cpu:") {
                 let cpu =
-                    first_number(cpu).and_then(|n| u32::try_from(n).ok()).filter(|n| possible.contains(*n));
+                    first_number(cpu).and_then(|n| u32::try_from(n).ok()).filter(|n| present.contains(*n));
                 skipped = cpu.is_none();
                 if cpu.is_some() {
                     out.push_str(line);
@@ -112,7 +112,7 @@ mod tests {
             memory: Bytes::mib(512),
             memory_usage: Bytes::mib(usage),
             memory_stat: MemoryStat { active_anon: Bytes::mib(usage), ..MemoryStat::EMPTY },
-            possible: CpuSet::first_n(1),
+            present: CpuSet::first_n(1),
             online: CpuSet::first_n(1),
             ..ContainerSnapshot::EMPTY
         }

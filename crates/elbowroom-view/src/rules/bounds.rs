@@ -206,12 +206,6 @@ impl CpuPool {
     }
 }
 
-/// The first `n` of the CPUs that a container may run on, and the highest: programs size arrays by the highest possible number
-/// and index them by the CPU that they are on.
-fn possible_cpus(may_run_on: &CpuSet, n: u32) -> CpuSet {
-    may_run_on.lowest(n).iter().chain(may_run_on.iter().last()).collect()
-}
-
 impl ViewSlot {
     /// The view inside new bounds; what changed about CPU and about memory.
     ///
@@ -228,14 +222,15 @@ impl ViewSlot {
         let old = self.view;
         let kept = old.filter(|_| !self.fresh);
         let cpus = kept.map_or(cpu.lower, |view| view.cpus.clamp(cpu.lower, cpu.upper));
-        let possible = possible_cpus(&standing.cpus, cpu.upper);
+        let present = standing.cpus.lowest(cpu.upper);
         let view = View {
             cpus,
             millicpu: standing.quota.or(Millicpu::cpus(cpus.into())),
             cpus_lower: cpu.lower,
             cpus_upper: cpu.upper,
-            online: possible.lowest(cpus),
-            possible,
+            online: present.lowest(cpus),
+            present,
+            possible: CpuSet::first_n(standing.cpus.iter().last().map_or(1, |last| last + 1)),
             memory: kept
                 .filter(|view| view.memory > view.memory_soft)
                 .map_or(memory.soft, |view| view.memory.clamp(memory.soft, memory.hard)),
@@ -250,7 +245,7 @@ impl ViewSlot {
             let memory = ViewDelta::Memory { from: Bytes::ZERO, to: view.memory };
             return [cpu, memory].map(|what| Some(self.record(what, at, ViewChangeReason::Appeared)));
         };
-        let shows = |view: &View| (view.millicpu, view.online, view.possible);
+        let shows = |view: &View| (view.millicpu, view.online, view.present, view.possible);
         let amounts = |view: &View| (view.memory, view.memory_soft, view.memory_hard, view.swap_max);
         let cpu_change = (shows(&old) != shows(&view)).then(|| {
             let what = ViewDelta::Cpu { from: old.millicpu, to: view.millicpu };

@@ -64,9 +64,12 @@ pub struct View {
     pub cpus_lower: u32,
     /// `UPPER_i` of Algorithm 1.
     pub cpus_upper: u32,
-    /// CPUs shown online: the first `cpus` of `possible`, under their real numbers.
+    /// CPUs shown online: the first `cpus` of `present`, under their real numbers.
     pub online: CpuSet,
-    /// CPUs shown possible: the first `cpus_upper` of its cpuset, which are shown present, and the very last.
+    /// CPUs shown present: the first `cpus_upper` of its cpuset.
+    pub present: CpuSet,
+    /// CPUs shown possible: those up to the highest of its cpuset, so that there are more than the highest number of one that it
+    /// may run on.
     pub possible: CpuSet,
     /// Effective memory.
     pub memory: Bytes,

@@ -62,7 +62,7 @@ impl ViewSlot {
         let from = view.millicpu;
         view.cpus = e;
         view.millicpu = self.quota.or(Millicpu::cpus(e.into()));
-        view.online = view.possible.lowest(e);
+        view.online = view.present.lowest(e);
         let what = ViewDelta::Cpu { from, to: view.millicpu };
         Some(self.record(what, at, because))
     }

@@ -53,7 +53,7 @@ pub(crate) fn hosts() -> Vec<Host> {
 pub(crate) fn small() -> (ContainerSnapshot, Vec<CpuTimes>) {
     let facts = ContainerSnapshot {
         online: "0".parse().unwrap(),
-        possible: "0-1".parse().unwrap(),
+        present: "0-1".parse().unwrap(),
         memory: Bytes::mib(512),
         memory_usage: Bytes::mib(200),
         memory_stat: memory_stat(),
@@ -73,8 +73,8 @@ pub(crate) fn small() -> (ContainerSnapshot, Vec<CpuTimes>) {
 pub(crate) fn middle() -> (ContainerSnapshot, Vec<CpuTimes>) {
     let mut facts = ContainerSnapshot {
         online: "4-6".parse().unwrap(),
-        possible: "4-11".parse().unwrap(),
-        last_cpu: 15,
+        present: "4-11".parse().unwrap(),
+        possible: "0-15".parse().unwrap(),
         millicpu: 2_500,
         cpu_share: 100,
         memory: Bytes::gib(1),
@@ -99,7 +99,7 @@ pub(crate) fn middle() -> (ContainerSnapshot, Vec<CpuTimes>) {
     };
     let some = Stall { avg10: 123, avg60: 45, avg300: 6, reserved: 0, total: Micros(78_901) };
     facts.pressure[0] = Pressure { some, full: Stall::EMPTY };
-    let before = facts.possible.iter().next().unwrap_or(0) as usize;
+    let before = facts.present.iter().next().unwrap_or(0) as usize;
     let all = std::iter::repeat_n(CpuTimes::default(), before).chain(times(8));
     (facts, all.collect())
 }

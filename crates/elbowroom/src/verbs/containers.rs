@@ -17,7 +17,7 @@ use elbowroom_linux::discover::ContainerSources;
 use elbowroom_linux::reach::{self, ReachReport};
 use elbowroom_linux::timer;
 use elbowroom_types::io::IoMax;
-use elbowroom_types::unit::{Micros, Millicpu};
+use elbowroom_types::unit::{Micros, Millicpu, counted};
 use elbowroom_view::rules::{ViewChange, ViewDelta, ViewExplanation};
 use serde::Serialize;
 use std::fmt::Write;
@@ -307,7 +307,7 @@ pub(super) fn explanation_text(explanation: &Explanation, now: Micros) -> String
     let share = inputs.cpu_share.map_or("none".to_owned(), |share| share.raw().to_string());
     for (key, value) in [
         ("share", format!("{share}, {} of {} that compete", inputs.weight, inputs.weight_sum)),
-        ("fair share", format!("{} of {} CPUs", inputs.fair, inputs.online)),
+        ("fair share", format!("{} of {}", inputs.fair, counted(inputs.online, "CPU"))),
         ("quota", format!("{}{}", inputs.quota, of(&inputs.quota_of))),
         ("cpuset", inputs.cpuset.to_string()),
         ("hard limit", format!("{}{}", explanation.container.view.memory_hard, of(&inputs.memory_hard_of))),
@@ -351,7 +351,7 @@ mod tests {
     fn a_terminal_is_told_of_nproc_where_a_view_is_smaller_than_the_machine() {
         let view = |cpus: u32| {
             serde_json::json!({
-                "cpus": cpus, "millicpu": cpus * 1_000, "cpus_lower": 1, "cpus_upper": 4, "online": "0", "possible": "0-3",
+                "cpus": cpus, "millicpu": cpus * 1_000, "cpus_lower": 1, "cpus_upper": 4, "online": "0", "present": "0-3", "possible": "0-3",
                 "memory": 1 << 29, "memory_soft": 1 << 27, "memory_hard": 1 << 30, "swap_max": null
             })
         };

@@ -53,9 +53,9 @@ const NAMED_BYTES: usize = {
     let io = 2 * 4 + 6 * 8;
     assert!(size_of::<Pressure>() == 2 * stall && size_of::<MemoryStat>() == memory_stat);
     assert!(size_of::<IoStat>() == io && size_of::<CpuSet>().is_multiple_of(8) && TIMES_WORDS == 3);
-    let words = 8 /* last_cpu to memory_usage */ + 5 /* swap_max to taken */ + 2 /* page_size, mems_total */;
+    let words = 7 /* millicpu to memory_usage */ + 5 /* swap_max to taken */ + 2 /* page_size, mems_total */;
     let halves = 3 /* load */ + 3 /* nr_running to nr_processes */ + 2 /* nr_disks, has_pressure */;
-    5 * size_of::<CpuSet>() /* online, possible, nodes, cpu_nodes, mems */
+    6 * size_of::<CpuSet>() /* online, present, possible, nodes, cpu_nodes, mems */
         + words * 8
         + memory_stat
         + halves * 4

@@ -5,6 +5,7 @@ use super::severity::{Level, level};
 use super::state::{Mode, SortKey, TopState};
 use elbowroom_client::api::display_name;
 use elbowroom_client::table::clip;
+use elbowroom_types::unit::counted;
 use elbowroom_types::visible::Visible;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -102,7 +103,7 @@ impl Screen<'_> {
         }
         let all = state.containers.len();
         let ill = state.containers.iter().filter(|c| level(c) > Level::Calm).count();
-        let mut words = format!("{all} containers, {ill} not ok, by {}", state.sort.name());
+        let mut words = format!("{}, {ill} not ok, by {}", counted(all, "container"), state.sort.name());
         if state.reversed {
             words += " reversed";
         }
@@ -194,7 +195,7 @@ pub(super) mod tests {
         verdict: Verdict,
     ) -> ContainerView {
         let view = serde_json::json!({
-            "cpus": 2, "millicpu": 2_000, "cpus_lower": 1, "cpus_upper": 4, "online": "0-1", "possible": "0-3",
+            "cpus": 2, "millicpu": 2_000, "cpus_lower": 1, "cpus_upper": 4, "online": "0-1", "present": "0-3", "possible": "0-3",
             "memory": 512 * MIB, "memory_soft": 128 * MIB, "memory_hard": 1024 * MIB, "swap_max": null
         });
         let container = serde_json::json!({
