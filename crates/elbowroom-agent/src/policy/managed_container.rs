@@ -101,6 +101,8 @@ pub(super) struct ManagedContainer {
     /// By CPU number.
     pub(super) times: Vec<CpuTimes>,
     pub(super) attach: AttachState,
+    /// A process of it, with when that started: see [`super::policy_loop::PolicyLoop::find_process`].
+    pub(super) found_process: Option<(u32, Micros)>,
     /// Why its view is not mounted, as the log has it.
     pub(super) told_failure: String,
     /// How long after its first process its view came, where it did not come before.
