@@ -94,6 +94,8 @@ impl AttachState {
 pub(super) struct ManagedContainer {
     /// Path of its cgroup.
     pub(super) path: String,
+    /// Whether it is in another container.
+    pub(super) is_nested: bool,
     pub(super) slot: SlotHandle,
     /// The same numbers for programs that map them.
     page: Option<ViewPage>,
@@ -136,10 +138,12 @@ impl ManagedContainer {
     ) -> Self {
         Self {
             path,
+            is_nested: false,
             page,
             slot,
             times,
             attach,
+            found_process: None,
             told_failure: String::new(),
             view_delay: None,
             load: ContainerLoadAvg::resumed(facts.load),

@@ -35,6 +35,14 @@ mod relabelling;
 mod user_limit_overlay;
 mod verdicts;
 
+/// Logs what became of a container; of one in another, which has such come and go without end, only for who looks closely.
+macro_rules! log_change {
+    ($is_nested:expr, $($event:tt)*) => {
+        if $is_nested { tracing::debug!($($event)*) } else { tracing::info!($($event)*) }
+    };
+}
+use log_change;
+
 use elbowroom_client::control::FEED_SOCKET;
 
 use crate::config::{AgentConfig, SensorTierSetting};
