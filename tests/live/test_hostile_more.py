@@ -1,5 +1,6 @@
-"""What a second attack found, by one who had read the code: memory of requests that wait, mappings of a view that make it slow to refresh,
-containers in a container, and many of them at once. Who goes too far is named in `alerts`, `explain` and the log, once."""
+"""What later attacks found, by those who had read the code: memory of requests that wait, mappings of a view that make it slow to refresh,
+containers in a container, many of them at once, and with the name of a neighbour. Who goes too far is named in `alerts`, `explain` and the
+log, once."""
 
 import json
 import os
@@ -8,7 +9,7 @@ import time
 import pytest
 
 from conftest import built
-from kit import cgroup, programs
+from kit import api, cgroup, programs
 from kit.process import Process, costs
 from kit.wait import PATIENCE, always, eventually
 
@@ -147,3 +148,43 @@ def test_tenants_bounds_are_their_own(agent, start, many):
     eventually(lambda: not any(row["path"].endswith(first) for row in agent.list()), within=10)
     print(f"gone after {time.monotonic() - begin:.2f} s")
     (inside / "docker" / first).mkdir()
+
+
+def test_a_cgroup_in_a_container_takes_no_neighbours_name(new_agent, start, many, tmp_path):
+    """Who has it would be asked in the neighbour's place, with the password that the operator wrote there."""
+    name = f"elbowroom-test-live-{os.getpid()}-0"
+    probe = tmp_path / "probe"
+    probe.write_text("#!/bin/sh\necho served=1\n")
+    probe.chmod(0o755)
+    agent = new_agent(f'[[probes]]\ncontainer = "{name}"\nexec = ["{probe}"]\n').start()
+    neighbour, attacker = start(), start()
+    assert neighbour.name == name
+    for container in (neighbour, attacker):
+        agent.attached(container)
+    many(directory_of(attacker, cgroup.HIERARCHIES[0]), [f"lxc.payload.{name}", f"libpod-{name}"])
+    of = lambda end: next((row for row in agent.list() if row["path"].endswith(end)), None)
+    for inner in (f"/lxc.payload.{name}", f"/libpod-{name}"):
+        row = eventually(lambda: of(inner), within=10)
+        assert (row["id"], row["name"], row["probe"]) == (row["path"], None, None)
+        assert agent.json("show", row["path"])["path"] == row["path"]
+        # It can come and go a hundred times a second.
+        assert inner not in agent.log.read_text()
+    assert of(f"/{name}")["probe"]["source"] == f"exec {probe}"
+    assert agent.json("show", name)["path"] in neighbour.cgroups
+
+
+def test_a_question_about_the_network_costs_little_whatever_is_in_the_container(agent, start, many):
+    container = start(prefix=["unshare", "--net"])
+    agent.attached(container)
+    many(directory_of(container, cgroup.HIERARCHIES[-1]), [f"flood{n}" for n in range(2_000)])
+    told_once(agent, container, "cgroups", f"more than {GROUPS} cgroups below it")
+    process, rounds = role(agent, "policy"), 20
+    ask = lambda: api.ask(agent.run_dir / "api.sock", f"/api/v1/containers/{container.name}/network")[0]
+    eventually(lambda: ask() == 200, within=20)
+    used = cpu_seconds(process)
+    for _ in range(rounds):
+        assert ask() == 200
+    used = cpu_seconds(process) - used
+    print(f"{used / rounds * 1e3:.1f} ms of CPU time a question")
+    # To look for its processes in all of its cgroups takes some 50 ms.
+    assert used < rounds * 0.01

@@ -8,6 +8,7 @@ pub use request::{ControlRequest, LabelRequest, LaunchRequest, PrepareRequest};
 pub use status::{AgentMode, AgentPids, AgentStatus, DiskGovernorStats, HookStatus, OtlpStatus};
 
 use crate::change::Change;
+use crate::number_format::short_ids;
 use crate::profile_store::StoredProfile;
 use elbowroom_govern::disk::{ContainerDiskStatus, DiskPolicy, DiskView};
 use elbowroom_govern::{GovernorMode, memory};
@@ -414,6 +415,7 @@ pub fn display_name(container: &ContainerView) -> String {
     match (&container.name, &container.pod) {
         (Some(name), Some(pod)) => format!("{}/{name}", pod.name.as_deref().unwrap_or(&pod.uid)),
         (Some(name), None) => name.clone(),
+        (None, _) if container.id.starts_with('/') => short_ids(&container.id),
         (None, _) if container.id.len() == 64 => container.id[..12].to_owned(),
         (None, _) => container.id.clone(),
     }

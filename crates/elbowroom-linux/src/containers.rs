@@ -9,7 +9,7 @@ use crate::discover::{ContainerDiscovery, ContainerSources};
 use crate::process;
 use crate::root::{ReadError, Root};
 use crate::warnings::Warnings;
-use elbowroom_types::container::ContainerIdentity;
+use elbowroom_types::container::{ContainerIdentity, display_name};
 use elbowroom_types::label::LabelPolicy;
 use elbowroom_types::lookup::{ContainerNames, LookupError, find_container};
 use serde::Serialize;
@@ -150,10 +150,9 @@ impl ContainerSelector {
         let mut all: Vec<WalkedCgroup> = Vec::new();
         let mut inside: Vec<PathBuf> = Vec::new();
         for (path, inode) in self.below(Path::new(""), 1) {
-            let shown = path.to_string_lossy();
             let within = inside.last().is_some_and(|outer| path.starts_with(outer));
-            let found = self.warnings.ok_or_warn(self.discover.find(&self.root, &shown, within)).flatten();
-            let container = found.map(|found| found.container);
+            let found = self.discover.find_in(&self.root, &self.layout, &path, within);
+            let container = self.warnings.ok_or_warn(found).flatten().map(|found| found.container);
             if container.is_some() && !within {
                 inside.push(path.clone());
             }
@@ -182,11 +181,8 @@ impl ContainerSelector {
 
 fn subject(found: &WalkedCgroup) -> ProfiledContainer {
     let cgroup = format!("/{}", found.path.display());
-    let name = found
-        .container
-        .as_ref()
-        .map(|container| container.name.clone().unwrap_or_else(|| container.id.chars().take(12).collect()));
-    ProfiledContainer { name: name.unwrap_or_else(|| cgroup.clone()), cgroup }
+    let name = found.container.as_ref().map_or_else(|| cgroup.clone(), display_name);
+    ProfiledContainer { name, cgroup }
 }
 
 fn find_one(all: &[WalkedCgroup], name: &str) -> Result<ProfiledContainer, SelectError> {

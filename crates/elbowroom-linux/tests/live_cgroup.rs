@@ -3,6 +3,8 @@
 mod rig;
 
 use elbowroom_linux::cgroup::{CgroupController, CgroupVersion};
+use elbowroom_linux::containers::ContainerSelector;
+use elbowroom_linux::discover::ContainerSources;
 use elbowroom_linux::{Sensor, SensorConfig, timer};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::{CgroupProperties, CpuMax, HostEvent};
@@ -568,6 +570,11 @@ fn what_a_user_made_is_no_container() {
     for (config, users_is) in [(SensorConfig::default(), false), (named, true)] {
         let told = Told::open(&config);
         let is = |below: &str| told.group(&rig.path(below)).is_some_and(|group| group.container.is_some());
+        assert_eq!((is(&users[0]), is(&below_it), is(&roots)), (users_is, false, true));
+        // Nor is it one for commands that look for themselves.
+        let sources = ContainerSources { patterns: config.container_patterns, ..ContainerSources::default() };
+        let walked = ContainerSelector::open(&sources).unwrap().select(&[]).unwrap();
+        let is = |below: &str| walked.iter().any(|found| found.cgroup == format!("/{}", rig.path(below)));
         assert_eq!((is(&users[0]), is(&below_it), is(&roots)), (users_is, false, true));
     }
 }

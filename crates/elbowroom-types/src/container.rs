@@ -3,7 +3,7 @@
 use crate::claim::Claim;
 use crate::glob;
 use crate::label::ContainerLabels;
-use crate::lookup::ContainerNames;
+use crate::lookup::{ContainerNames, short_id};
 use serde::{Deserialize, Serialize};
 
 /// The program that made a container.
@@ -46,6 +46,11 @@ pub struct ContainerIdentity {
 }
 
 impl ContainerIdentity {
+    /// Whether it is in another container, which has such come and go as it likes.
+    pub fn is_nested(&self) -> bool {
+        self.engine != ContainerEngine::Plain && self.id.starts_with('/')
+    }
+
     /// All that it is called, with its cgroup's path.
     pub fn names<'a>(&'a self, path: &'a str) -> ContainerNames<'a> {
         ContainerNames {
@@ -96,8 +101,5 @@ pub fn claim_for(claims: &[Claim], container: &ContainerIdentity) -> Claim {
 
 /// The name people gave it, or the first letters of its identifier as engines print them.
 pub fn display_name(container: &ContainerIdentity) -> String {
-    container.name.clone().unwrap_or_else(|| match container.engine {
-        ContainerEngine::Plain => container.id.clone(),
-        _ => container.id.chars().take(12).collect(),
-    })
+    container.name.clone().unwrap_or_else(|| short_id(&container.id))
 }

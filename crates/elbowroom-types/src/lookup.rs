@@ -37,7 +37,7 @@ impl ContainerNames<'_> {
     }
 
     fn label(&self) -> String {
-        self.name.map_or_else(|| self.id.chars().take(SHORT_ID).collect(), str::to_owned)
+        self.name.map_or_else(|| short_id(self.id), str::to_owned)
     }
 }
 
@@ -123,6 +123,11 @@ fn distance(a: &str, b: &str) -> usize {
         rows.push(row);
     }
     rows[a.len()][b.len()]
+}
+
+/// An identifier as engines print it; a path, which is one where no engine of the host answers for the container, as it is.
+pub fn short_id(id: &str) -> String {
+    if id.starts_with('/') { id.to_owned() } else { id.chars().take(SHORT_ID).collect() }
 }
 
 /// A word as an error may repeat it: short, quoted, on one line.

@@ -80,13 +80,17 @@ impl ResourceOwner {
     }
 }
 
-/// The command of the tool that keeps the setting: Docker, Podman, or Kubernetes; `None` where no tool does.
+/// The command of the tool that keeps the setting: Docker, Podman, or Kubernetes; `None` where no tool does, and where the name is a path:
+/// what is in a container is not the host's engine's.
 pub fn engine_command(
     engine: ContainerEngine,
     name: &str,
     pod: Option<&Pod>,
     setting: &ResourceSetting,
 ) -> Option<String> {
+    if name.starts_with('/') {
+        return None;
+    }
     if let Some(pod) = pod {
         return pod_command(name, pod, setting);
     }
@@ -255,6 +259,12 @@ mod tests {
             owner(E::Plain, None, "/system.slice/web.service"),
             &cpus,
             "systemctl set-property --runtime web.service CPUQuota=75%",
+        );
+        let inside = "/docker/1f/docker/2a";
+        check(
+            ResourceOwner { name: inside.into(), ..owner(E::Docker, pod("db-0"), inside) },
+            &cpus,
+            "echo '75000 100000' > /sys/fs/cgroup/docker/1f/docker/2a/cpu.max",
         );
         check(owner(E::Lxc, None, "/lxc/web"), &cpus, "echo '75000 100000' > /sys/fs/cgroup/lxc/web/cpu.max");
         check(

@@ -267,7 +267,29 @@ impl HistoryStore {
             return true;
         }
         let gone = self.containers.iter().filter(|(_, subject)| subject.last_seen < before);
-        let first = gone.min_by_key(|(_, subject)| subject.last_seen).map(|(id, _)| id.clone());
+        // A container has as many come and go in itself as it likes: those have paths for identifiers.
+        let oldest = |(id, subject): &(&String, &HistorySubject)| (!id.starts_with('/'), subject.last_seen);
+        let first = gone.min_by_key(oldest).map(|(id, _)| id.clone());
         first.is_some_and(|id| self.containers.remove(&id).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_and_goes_in_a_container_takes_no_others_history() {
+        let mut history = HistoryStore::default();
+        let mut record = |at, names: &[String]| {
+            let points = names.iter().map(|name| (name.as_str(), HistoryPoint::default()));
+            history.record(at, &HistoryPoint::default(), points);
+        };
+        record(1_000, &["db".to_owned()]);
+        record(2_000, &(1..MAX_SUBJECTS).map(|n| format!("/web/{n}")).collect::<Vec<_>>());
+        record(3_000, &[]);
+        record(4_000, &["/web/new".to_owned()]);
+        assert_eq!(history.containers.len(), MAX_SUBJECTS);
+        assert!(history.containers.contains_key("db") && history.containers.contains_key("/web/new"));
     }
 }

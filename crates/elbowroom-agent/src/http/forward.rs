@@ -6,11 +6,13 @@
 //!
 //! # Approach
 //! A process forwards requests from a port to the socket for as long as its terminal is open. It forwards `GET` and `HEAD` only, so a
-//! browser changes nothing. A request must name the server by an address ([`super::access`] checks `Host`) and bring the session's token
+//! browser changes nothing. The page itself, which needs no token, is this process's own: who has none reaches nothing of the agent, whose
+//! places and pace all of the socket's clients share. A request must name the server by an address ([`super::access`] checks `Host`) and bring the session's token
 //! in a header, which no page of another origin can send. The browser gets the token for a *code*, which is in the part of the link that is
 //! never sent (after `#`) and works once. What parses requests has given up its rights.
 
-use super::access::{BearerToken, is_public};
+use super::access::BearerToken;
+use super::routes::asset;
 use super::server::{API_SOCKET, RESOURCE_LIMITS, allow_server_calls};
 use super::{HttpError, listen};
 use anyhow::{Context, Result, bail};
@@ -19,7 +21,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{get, post};
 use elbowroom_linux::privilege::{self, Identity};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -126,7 +128,12 @@ fn drop_privileges(socket: &Path) -> Result<()> {
 }
 
 fn router(state: Arc<ForwardState>) -> Router {
-    Router::new().route("/session", post(session)).fallback(forward).with_state(state)
+    Router::new()
+        .route("/session", post(session))
+        .route("/", get(asset))
+        .route("/assets/{*path}", get(asset))
+        .fallback(forward)
+        .with_state(state)
 }
 
 /// The session's token for a code, which is void from then on.
@@ -153,7 +160,7 @@ async fn forward(State(state): State<Arc<ForwardState>>, request: Request) -> Re
         let message = "`elbowroom dashboard` shows, and changes nothing: use the command line";
         return Err(HttpError::new(StatusCode::METHOD_NOT_ALLOWED, message));
     }
-    if !is_public(uri.path()) && !state.session.matches_header(request.headers().get(header::AUTHORIZATION)) {
+    if !state.session.matches_header(request.headers().get(header::AUTHORIZATION)) {
         let message = "open the newest link in the terminal of `elbowroom dashboard`";
         return Err(HttpError::new(StatusCode::UNAUTHORIZED, message));
     }
@@ -182,7 +189,7 @@ async fn ask_agent(socket: &Path, request: Request) -> Result<Response> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::routing::get;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// An agent that answers every path with the path, and a browser that asks through the forwarder.
     async fn status(state: &Arc<ForwardState>, method: Method, path: &str, token: &str) -> StatusCode {
@@ -207,7 +214,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join(API_SOCKET);
         let agent = tokio::net::UnixListener::bind(&socket).unwrap();
-        let paths = Router::new().fallback(get(async || "here"));
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        let answer = async move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            "here"
+        };
+        let paths = Router::new().fallback(get(answer));
         let agent = tokio::spawn(listen::serve_unix(agent, paths));
         let codes = Arc::new(Mutex::new(Vec::new()));
         let told = codes.clone();
@@ -221,7 +234,9 @@ mod tests {
         let token = state.session.as_str().to_owned();
         for (method, path, token, expect) in [
             (Method::GET, "/", "", 200),
-            (Method::GET, "/assets/app.js", "", 200),
+            (Method::GET, "/assets/none", "", 404),
+            (Method::POST, "/", "", 405),
+            (Method::GET, "/healthz", "", 401),
             (Method::GET, "/api/v1/status", "", 401),
             (Method::GET, "/api/v1/status", &first, 401),
             (Method::POST, "/session", &token, 401),
@@ -234,6 +249,7 @@ mod tests {
         ] {
             assert_eq!(status(&state, method.clone(), path, token).await, expect, "{method} {path} {token}");
         }
+        assert_eq!(asked.load(Ordering::Relaxed), 2, "who has no token reaches nothing of the agent");
         let next = codes.lock().unwrap().clone();
         assert_eq!(next.len(), 1);
         assert_eq!(status(&state, Method::POST, "/session", &next[0]).await, 200);

@@ -234,7 +234,7 @@ async fn profile(State(desk): StateExtractor, name: PathId) -> Result<Response, 
     Ok(json(desk.source.profile(path_name(name)?).await?.into()))
 }
 
-async fn asset(uri: Uri) -> Result<Response, HttpError> {
+pub(super) async fn asset(uri: Uri) -> Result<Response, HttpError> {
     let none = || {
         HttpError::new(
             StatusCode::NOT_FOUND,

@@ -1,6 +1,7 @@
 //! Mounting views into containers, and out of them again: what the owner wants of the mounter, and what came of it.
 
 use super::facts::apply_start_time;
+use super::log_change;
 use super::managed_container::{AttachState, DETACH_FAILED, DETACHED, ManagedContainer};
 use super::mounter::{MountJob, MountOutcome, MountTask, MountTicket};
 use super::policy_loop::PolicyLoop;
@@ -172,16 +173,16 @@ impl PolicyLoop {
             self.quotas.note(tenant, QuotaTopic::Mounts, &path, timer::now());
         }
         let Some(resident) = self.containers.get_mut(&id) else { return };
-        let name = &resident.path;
+        let (name, is_nested) = (&resident.path, resident.is_nested);
         match &outcome {
             MountOutcome::Attached { missing, anew } => {
                 // Whatever was to mount it when the container was made has not: there is none, or it failed.
                 let late = anew.then(|| timer::now_boot().saturating_sub(resident.facts.started));
                 resident.view_delay = late.or(resident.view_delay);
                 let late = late.map(tracing::field::display);
-                tracing::info!(container = name, missing = missing.len(), late, "view attached");
+                log_change!(is_nested, container = name, missing = missing.len(), late, "view attached");
             }
-            MountOutcome::Detached => tracing::info!(container = name, "view detached"),
+            MountOutcome::Detached => log_change!(is_nested, container = name, "view detached"),
             MountOutcome::DetachFailed(why) => {
                 tracing::warn!(container = name, because = why, "view not detached")
             }
@@ -190,7 +191,7 @@ impl PolicyLoop {
                 tracing::warn!(container = name, because = why, "view not attached");
                 resident.told_failure.clone_from(why);
             }
-            MountOutcome::Refused(why) => tracing::info!(container = name, because = why, "no view"),
+            MountOutcome::Refused(why) => log_change!(is_nested, container = name, because = why, "no view"),
             MountOutcome::Failed(_)
             | MountOutcome::NotReady(_)
             | MountOutcome::Stuck

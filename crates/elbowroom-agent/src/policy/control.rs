@@ -6,13 +6,10 @@
 use super::{Mailbox, PolicyMessage};
 use crate::view_server::roles::{AgentRole, RoleLock};
 use anyhow::{Context, Result};
-use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, NetworkReport, display_name};
+use elbowroom_client::api::{ControlRequest, ControlResponse, NetworkReport};
 use elbowroom_client::profile_store::ProfileStore;
 use elbowroom_linux::bounded::LineReader;
-use elbowroom_linux::containers::ContainerSelector;
-use elbowroom_linux::discover::ContainerSources;
 use elbowroom_linux::{privilege, process, timer, unix_socket};
-use elbowroom_types::lookup::quoted;
 use rustix::net::UCred;
 use rustix::net::sockopt::socket_peercred;
 use std::io::{ErrorKind, Write};
@@ -34,6 +31,8 @@ const POLICY_TIMEOUT: Duration = Duration::from_secs(15);
 const MAX_API_CONNECTIONS: usize = 4;
 /// Connections that were refused and take their time to close; one more keeps its place.
 const MAX_REFUSED: usize = 64;
+/// What is told who has waited for so long.
+const BUSY: &str = "the agent is busy or stopping: try again";
 /// How long a silent connection is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -241,7 +240,7 @@ fn serve(
                 }
                 Err(error) => malformed_request(error),
             },
-            Ok(ControlRequest::Network(name)) => network(mailbox, name, peer),
+            Ok(ControlRequest::Network(name)) => network(mailbox, name),
             Ok(request) => ask_policy(mailbox, request, peer),
             Err(e) => ControlResponse::Error(format!("not a request: {e}")),
         };
@@ -253,39 +252,26 @@ fn malformed_request(error: std::io::Error) -> ControlResponse {
     ControlResponse::Error(format!("the profiles that are kept cannot be read: {error}"))
 }
 
-/// What a container's network has carried. Its processes, of which it may have many, are looked for here.
-fn network(mailbox: &Mailbox, name: String, peer: i32) -> ControlResponse {
-    let container = match ask_policy(mailbox, ControlRequest::Show(name), peer) {
-        ControlResponse::Container(container) if container.ended_unix_ms.is_none() => container,
-        ControlResponse::Container(ended) => return no_network(&ended),
-        error => return error,
-    };
-    let counted = ContainerSelector::open(&ContainerSources::default()).map(|mut containers| {
-        let first = containers.first_process(&container.path).and_then(|pid| u32::try_from(pid).ok());
-        first.map(elbowroom_linux::network::counters)
+/// What a container's network has carried. The container chooses how many interfaces there are to be listed, so that is done here.
+fn network(mailbox: &Mailbox, container: String) -> ControlResponse {
+    let (answer, response) = mpsc::sync_channel(1);
+    mailbox.send(PolicyMessage::FindProcess { container, answer });
+    let found = response.recv_timeout(POLICY_TIMEOUT).unwrap_or_else(|_| Err(BUSY.into()));
+    let counted = found.and_then(|pid| {
+        elbowroom_linux::network::counters(pid).map_err(|error| match error.is_absent() {
+            true => "the container's first process has just ended: try again".into(),
+            false => error.to_string(),
+        })
     });
-    match counted {
-        Ok(Some(Ok(counters))) => {
-            ControlResponse::Network(NetworkReport { time_unix_ms: timer::unix_ms(), counters })
-        }
-        Ok(None) => no_network(&container),
-        Ok(Some(Err(error))) if error.is_absent() => no_network(&container),
-        Ok(Some(Err(error))) => ControlResponse::Error(error.to_string()),
-        Err(error) => ControlResponse::Error(error.to_string()),
-    }
-}
-
-fn no_network(container: &ContainerView) -> ControlResponse {
-    let name = quoted(&display_name(container));
-    ControlResponse::Error(format!("container {name} has no process, and so no network that could be read"))
+    counted.map_or_else(ControlResponse::Error, |counters| {
+        ControlResponse::Network(NetworkReport { time_unix_ms: timer::unix_ms(), counters })
+    })
 }
 
 fn ask_policy(mailbox: &Mailbox, request: ControlRequest, peer: i32) -> ControlResponse {
     let (answer, response) = mpsc::sync_channel(1);
     mailbox.send(PolicyMessage::ControlRequest { request, peer, answer });
-    response
-        .recv_timeout(POLICY_TIMEOUT)
-        .unwrap_or_else(|_| ControlResponse::Error("the agent is busy or stopping: try again".into()))
+    response.recv_timeout(POLICY_TIMEOUT).unwrap_or_else(|_| ControlResponse::Error(BUSY.into()))
 }
 
 fn write_response(mut stream: &UnixStream, response: &ControlResponse) -> std::io::Result<()> {

@@ -4,7 +4,7 @@ use super::managed_container::{AttachState, DETACH_FAILED};
 use super::policy_loop::PolicyLoop;
 use elbowroom_client::api::{
     AgentPids, AgentSnapshot, AgentStatus, ContainerView, ControlRequest, ControlResponse, DisksReport,
-    Explanation, MemoryReport, PreparedView,
+    Explanation, MemoryReport, PreparedView, display_name,
 };
 use elbowroom_linux::{process, timer};
 use elbowroom_types::container::ContainerEngine;
@@ -89,12 +89,36 @@ impl PolicyLoop {
                 changes: self.recent_changes(),
                 alerts: self.alerts.report(),
             })),
-            // Answered before it comes here: nothing on this thread reads a disk, or looks at every process of a container.
+            // Answered before it comes here: nothing on this thread reads a disk, or a list that is as long as a container likes.
             ControlRequest::Profiles | ControlRequest::Profile(_) | ControlRequest::Network(_) => {
                 ControlResponse::Error("profiles and networks are not the owner's affair".into())
             }
         };
         let _ = answer.send(response);
+    }
+
+    /// A process of the container that `name` means. One that was found counts for as long as it lives: a container may have thousands
+    /// of processes and cgroups, and a page that is open asks every two seconds.
+    pub(super) fn find_process(&mut self, name: &str) -> Result<u32, String> {
+        let none = |container: &ContainerView| {
+            let name = quoted(&display_name(container));
+            format!("container {name} has no process, and so no network that could be read")
+        };
+        let ended = || self.verdicts.ended.find(name).map(|last| none(&last.container));
+        let id = self.find(name).map_err(|error| ended().unwrap_or(error))?;
+        let known = self.containers.get(&id).and_then(|resident| resident.found_process);
+        let is_there = |(pid, started): &(u32, Micros)| process::start_time(*pid as i32) == Some(*started);
+        if let Some((pid, _)) = known.filter(is_there) {
+            return Ok(pid);
+        }
+        let found = self.init_pid(id).and_then(|pid| Some((pid, process::start_time(pid as i32)?)));
+        if let Some(resident) = self.containers.get_mut(&id) {
+            resident.found_process = found;
+        }
+        match found {
+            Some((pid, _)) => Ok(pid),
+            None => Err(none(&self.describe_or_gone(id, name)?)),
+        }
     }
 
     fn change_labels(&mut self, name: &str, change: impl FnOnce(&mut Self, CgroupId)) -> ControlResponse {

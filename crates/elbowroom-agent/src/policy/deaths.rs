@@ -10,18 +10,22 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// How long what ended is remembered.
 const RETENTION: Micros = Micros::secs(3_600);
-/// Names of which kills are remembered; the one that was killed longest ago is forgotten first.
+/// Names of which kills are remembered; the one that was killed longest ago is forgotten first, and of those in a container before others.
 const MAX_KILL_RECORDS: usize = 256;
 
 /// What stays the same when a container is started again: its engine, pod and name; its id where it has no name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ContainerKey(String);
+pub(super) struct ContainerKey {
+    name: String,
+    /// See [`ContainerIdentity::is_nested`]: forgotten before others.
+    is_nested: bool,
+}
 
 impl ContainerKey {
     pub(super) fn of(container: &ContainerIdentity) -> Self {
         let pod = container.pod.as_ref().map_or("", |pod| pod.uid.as_str());
         let name = container.name.as_ref().unwrap_or(&container.id);
-        Self(format!("{:?} {pod} {name}", container.engine))
+        Self { name: format!("{:?} {pod} {name}", container.engine), is_nested: container.is_nested() }
     }
 }
 
@@ -95,7 +99,7 @@ impl KillLog {
         (record.last, record.limit) = (seen.at, seen.limit);
         record.peak = record.peak.max(seen.peak);
         while self.records.len() > MAX_KILL_RECORDS {
-            let oldest = self.records.iter().min_by_key(|(_, record)| record.last);
+            let oldest = self.records.iter().min_by_key(|(key, record)| (!key.is_nested, record.last));
             let Some(key) = oldest.map(|(key, _)| key.clone()) else { return };
             self.records.remove(&key);
         }
@@ -136,7 +140,9 @@ impl EndedContainers {
     pub(super) fn push(&mut self, key: ContainerKey, at: Micros, last: Explanation) {
         self.remove(&key);
         self.ended.push_front((key, at, Box::new(last)));
-        self.ended.truncate(MAX_ENDED_CONTAINERS);
+        if self.ended.len() > MAX_ENDED_CONTAINERS {
+            self.ended.remove(place_to_forget(self.ended.iter().map(|(key, ..)| key)));
+        }
     }
 
     /// One of that name runs again.
@@ -165,12 +171,20 @@ impl EndedContainers {
     }
 }
 
+/// Which of those that ended is forgotten first, where the first to end comes last.
+fn place_to_forget<'a>(
+    mut keys: impl DoubleEndedIterator<Item = &'a ContainerKey> + ExactSizeIterator,
+) -> usize {
+    let last = keys.len().saturating_sub(1);
+    keys.rposition(|key| key.is_nested).unwrap_or(last)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn key(name: &str) -> ContainerKey {
-        ContainerKey(name.to_owned())
+        ContainerKey { name: name.to_owned(), is_nested: name.starts_with('/') }
     }
 
     fn seen(second: u64) -> SeenKill {
@@ -204,5 +218,19 @@ mod tests {
         assert_eq!(log.records.len(), MAX_KILL_RECORDS);
         assert!(log.of(&key("999")).is_some());
         assert!(log.of(&key("0")).is_none());
+    }
+    #[test]
+    fn a_container_in_which_many_are_killed_and_end_has_no_other_forgotten() {
+        let mut log = KillLog::default();
+        log.record(key("db"), CgroupId(0), "db", &seen(0));
+        for n in 1..1_000 {
+            log.record(key(&format!("/web/{n}")), CgroupId(n), "x", &seen(n));
+        }
+        assert_eq!(log.records.len(), MAX_KILL_RECORDS);
+        assert!(log.of(&key("db")).is_some());
+        for (names, place) in [(&["/web/3", "/web/2", "db", "mail"][..], 1), (&["mail", "db"], 1)] {
+            let keys: Vec<ContainerKey> = names.iter().map(|name| key(name)).collect();
+            assert_eq!(place_to_forget(keys.iter()), place, "{names:?}");
+        }
     }
 }

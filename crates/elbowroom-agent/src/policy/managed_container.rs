@@ -94,6 +94,8 @@ impl AttachState {
 pub(super) struct ManagedContainer {
     /// Path of its cgroup.
     pub(super) path: String,
+    /// Whether it is in another container.
+    pub(super) is_nested: bool,
     pub(super) slot: SlotHandle,
     /// The same numbers for programs that map them.
     page: Option<ViewPage>,
@@ -101,6 +103,8 @@ pub(super) struct ManagedContainer {
     /// By CPU number.
     pub(super) times: Vec<CpuTimes>,
     pub(super) attach: AttachState,
+    /// A process of it, with when that started: see [`super::policy_loop::PolicyLoop::find_process`].
+    pub(super) found_process: Option<(u32, Micros)>,
     /// Why its view is not mounted, as the log has it.
     pub(super) told_failure: String,
     /// How long after its first process its view came, where it did not come before.
@@ -134,10 +138,12 @@ impl ManagedContainer {
     ) -> Self {
         Self {
             path,
+            is_nested: false,
             page,
             slot,
             times,
             attach,
+            found_process: None,
             told_failure: String::new(),
             view_delay: None,
             load: ContainerLoadAvg::resumed(facts.load),

@@ -35,6 +35,14 @@ mod relabelling;
 mod user_limit_overlay;
 mod verdicts;
 
+/// Logs what became of a container; of one in another, which has such come and go without end, only for who looks closely.
+macro_rules! log_change {
+    ($is_nested:expr, $($event:tt)*) => {
+        if $is_nested { tracing::debug!($($event)*) } else { tracing::info!($($event)*) }
+    };
+}
+use log_change;
+
 use elbowroom_client::control::FEED_SOCKET;
 
 use crate::config::{AgentConfig, SensorTierSetting};
@@ -67,6 +75,8 @@ use std::time::{Duration, Instant};
 enum PolicyMessage {
     /// Somebody asks on the control socket; `peer` is the asking process.
     ControlRequest { request: ControlRequest, peer: i32, answer: mpsc::SyncSender<ControlResponse> },
+    /// Somebody asks for a process of the container that is called so; the answer may be why there is none.
+    FindProcess { container: String, answer: mpsc::SyncSender<Result<u32, String>> },
     /// A mount job is done.
     MountDone(mounter::MountTicket, mounter::MountOutcome),
     /// What came of an order to the limiter.
@@ -234,6 +244,9 @@ fn handle(owner: &mut PolicyLoop, message: PolicyMessage) {
     match message {
         PolicyMessage::ControlRequest { request, peer, answer } => {
             owner.handle_request(request, peer, answer)
+        }
+        PolicyMessage::FindProcess { container, answer } => {
+            let _ = answer.send(owner.find_process(&container));
         }
         PolicyMessage::MountDone(ticket, outcome) => owner.on_mount_done(ticket, outcome),
         PolicyMessage::Limiter(reply) => owner.on_limiter_reply(reply),

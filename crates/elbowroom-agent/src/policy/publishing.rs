@@ -1,6 +1,7 @@
 //! Views on their way into slots: a container's first, its changes, and the numbers that age.
 
 use super::facts::{apply_details, apply_view};
+use super::log_change;
 use super::managed_container::{AttachState, ManagedContainer};
 use super::policy_loop::PolicyLoop;
 use crate::fnv::fnv1a;
@@ -80,7 +81,8 @@ impl PolicyLoop {
             }
             None => AttachState::now(),
         };
-        tracing::info!(container = group.path, name = container.name, engine = ?container.engine, "container");
+        let is_nested = container.is_nested();
+        log_change!(is_nested, container = group.path, name = container.name, engine = ?container.engine, "container");
         let page = match ViewPage::open(&self.publisher.pages(), &name) {
             Ok(page) => Some(page),
             Err(error) => {
@@ -88,8 +90,9 @@ impl PolicyLoop {
                 None
             }
         };
-        self.containers
-            .insert(group.id, ManagedContainer::new(group.path.clone(), slot, facts, times, attach, page));
+        let mut resident = ManagedContainer::new(group.path.clone(), slot, facts, times, attach, page);
+        resident.is_nested = is_nested;
+        self.containers.insert(group.id, resident);
         self.probes.add_container(group.id, &group.path, container);
         self.verdicts.add(group, container, self.ticks > 0, timer::now());
         if self.config.containers.view_refusal(container).is_none() {
@@ -120,7 +123,7 @@ impl PolicyLoop {
     pub(super) fn remove_container(&mut self, id: CgroupId) {
         self.without_view.remove(&id);
         if let Some(mut resident) = self.containers.remove(&id) {
-            tracing::info!(container = resident.path, "container gone");
+            log_change!(resident.is_nested, container = resident.path, "container gone");
             resident.retire_page();
             if let Some(name) = self.publisher.name(resident.slot) {
                 let _ = std::fs::remove_file(self.publisher.pages().join(&name));

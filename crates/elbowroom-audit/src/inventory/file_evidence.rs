@@ -48,6 +48,13 @@ fn dotnet(text: &str) -> Option<DotnetConfig> {
     Some(DotnetConfig { version: framework.map(str::to_owned) })
 }
 
+/// What a file and its evidence count of [`AuditBounds::entries`]: one, and one more for so many bytes that are kept.
+pub(super) fn weight(path: &str, evidence: Option<&FileEvidence>) -> u64 {
+    const UNIT: usize = 256;
+    let said = evidence.map_or(0, |evidence| serde_json::to_vec(evidence).map_or(0, |text| text.len()));
+    1 + ((path.len() + said) / UNIT) as u64
+}
+
 /// What a file says; `None` for most. `kept` is memory that is used again from file to file. A file that is larger than
 /// the bound is judged by its beginning, and `skipped` says so.
 pub fn examine(

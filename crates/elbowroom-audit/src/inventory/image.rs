@@ -6,7 +6,7 @@
 use super::decompress::{DecompressionBudget, decompressed};
 use super::layer::{self, ImageLayer};
 use super::tar::{Tar, TarEntryKind};
-use super::{AuditBounds, AuditError, engine, rootfs};
+use super::{AuditBounds, AuditError, engine, file_evidence, rootfs};
 use crate::rules::evidence::Inventory;
 use elbowroom_linux::bounded;
 use serde_json::Value;
@@ -34,8 +34,17 @@ pub fn read_archive(reader: impl Read, what: &str, bounds: AuditBounds) -> Resul
     let mut tar = Tar::new(decompressed(reader, &allowance).map_err(failed())?);
     let mut blobs = ArchiveBlobs::default();
     let mut entries = bounds.entries;
+    let mut json_left = bounds.json;
     let mut plain = 0;
     while let Some(entry) = tar.next_entry().map_err(failed())? {
+        let target = match &entry.kind {
+            TarEntryKind::HardLink(target) | TarEntryKind::SymbolicLink(target) => {
+                file_evidence::weight(target, None)
+            }
+            _ => 0,
+        };
+        let weight = file_evidence::weight(&entry.path, None) + target;
+        layer::take_entries(&mut entries, weight, &bounds).map_err(failed())?;
         match entry.kind {
             TarEntryKind::HardLink(target) => {
                 blobs.links.insert(entry.path, target);
@@ -44,11 +53,12 @@ pub fn read_archive(reader: impl Read, what: &str, bounds: AuditBounds) -> Resul
                 blobs.links.insert(entry.path.clone(), link_target_path(&entry.path, &target));
             }
             TarEntryKind::File => match first_bytes(&mut tar).map_err(failed())? {
-                first if is_json(&first) && entry.size <= bounds.json => {
+                first if is_json(&first) && entry.size <= json_left => {
                     let mut text = first;
                     bounded::append(&mut tar, bounds.json, &mut text).map_err(failed())?;
                     // An image's own files may begin with a brace too.
                     if let Ok(json) = serde_json::from_slice(&text) {
+                        json_left -= entry.size;
                         blobs.json.insert(entry.path, json);
                     }
                 }
@@ -70,7 +80,7 @@ pub fn read_archive(reader: impl Read, what: &str, bounds: AuditBounds) -> Resul
         let why = "neither `docker save` nor an OCI layout; unpack it and name the directory";
         return Err(AuditError::malformed(what, why));
     }
-    assemble(&mut blobs, what)
+    assemble(&mut blobs, what, &bounds)
 }
 
 /// An OCI layout in a directory.
@@ -83,7 +93,7 @@ pub(super) fn oci_directory(path: &Path, bounds: AuditBounds) -> Result<Inventor
         allowance: DecompressionBudget::new(bounds.total),
         entries: bounds.entries,
     };
-    assemble(&mut directory, &what)
+    assemble(&mut directory, &what, &bounds)
 }
 
 /// Where the parts of an image are, by path in its archive.
@@ -151,7 +161,7 @@ impl ImageSource for OciDirectory {
 }
 
 /// Finds manifest, configuration and layers, and puts them together.
-fn assemble(parts: &mut impl ImageSource, what: &str) -> Result<Inventory, AuditError> {
+fn assemble(parts: &mut impl ImageSource, what: &str, bounds: &AuditBounds) -> Result<Inventory, AuditError> {
     let mut inventory = Inventory::default();
     let (config, layers) = match parts.json("/manifest.json") {
         Some(manifest) => docker_manifest(&manifest, &mut inventory.skipped),
@@ -161,10 +171,16 @@ fn assemble(parts: &mut impl ImageSource, what: &str) -> Result<Inventory, Audit
         }
     }
     .ok_or_else(|| AuditError::malformed(what, "no manifest of an image in it"))?;
-    let mut stack = Vec::new();
+    if layers.len() > bounds.layers {
+        return Err(AuditError::TooMuch { what: what.to_owned(), bound: bounds.layers as u64, of: "layers" });
+    }
+    // A manifest may name one layer many times, and each time is one more.
+    let (mut stack, mut left) = (Vec::new(), bounds.entries);
     for path in layers {
         let layer = parts.layer(&path).map_err(AuditError::io("reading", format!("{what}: {path}")))?;
-        stack.push(layer.ok_or_else(|| AuditError::malformed(what, format!("layer {path} is missing")))?);
+        let layer = layer.ok_or_else(|| AuditError::malformed(what, format!("layer {path} is missing")))?;
+        layer::take_entries(&mut left, layer.weight, bounds).map_err(AuditError::io("reading", what))?;
+        stack.push(layer);
     }
     inventory.files = layer::stack(&stack.iter().collect::<Vec<_>>(), &mut inventory.skipped);
     let config = parts.json(&config).unwrap_or_default();
@@ -350,6 +366,36 @@ mod tests {
             let error = audit(&archive).unwrap_err();
             assert!(error.contains(expect), "{error}");
         }
+    }
+
+    #[test]
+    fn what_is_kept_of_a_small_archive_has_a_bound() {
+        let bounds = AuditBounds { entries: 100, layers: 20, json: 1 << 10, ..AuditBounds::default() };
+        let refusal =
+            |parts: &[Vec<u8>]| read_archive(&parts.concat()[..], "x", bounds).unwrap_err().to_string();
+        let numbered = |count, one: &dyn Fn(&str) -> Vec<u8>| -> Vec<Vec<u8>> {
+            (0..count).map(|n: usize| one(&n.to_string())).collect()
+        };
+        // A layer that is named again is a copy more.
+        let layer = numbered(12, &|name| entry(b'0', name, "", b"")).concat();
+        let image = |times| {
+            let names = vec!["\"1\""; times].join(",");
+            let manifest = format!(r#"[{{"Config":"c","Layers":[{names}]}}]"#);
+            [entry(b'0', "1", "", &layer), entry(b'0', "manifest.json", "", manifest.as_bytes())]
+        };
+        assert_eq!(refusal(&image(21)), "x: more than 20 layers, refused");
+        assert_eq!(refusal(&image(10)), "while reading x: more than 100 entries");
+        assert!(read_archive(&image(5).concat()[..], "x", bounds).is_ok());
+        // Links beside the layers, and a name that is as long as may be in one.
+        let links = numbered(60, &|name| entry(b'2', name, "1", b""));
+        assert_eq!(refusal(&links), "while reading x: more than 100 entries");
+        let long = entry(b'L', "x", "", "d/".repeat(16 << 10).as_bytes());
+        let long = entry(b'0', "1", "", &[long, entry(b'0', "x", "", b"")].concat());
+        assert_eq!(refusal(&[long]), "while reading x: more than 100 entries");
+        // Documents that are no image's leave no room for its own.
+        let mut documents = numbered(64, &|name| entry(b'0', name, "", b"[1,2,3,4,5,6,7 ]"));
+        documents.push(entry(b'0', "manifest.json", "", b"[{}]"));
+        assert!(refusal(&documents).contains("neither `docker save`"));
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub(crate) struct ImageLayer {
     opaque: HashSet<String>,
     /// What was not looked at.
     skipped: Vec<String>,
+    /// What it counts of [`AuditBounds::entries`].
+    pub(super) weight: u64,
 }
 
 const WHITEOUT: &str = ".wh.";
@@ -30,13 +32,16 @@ pub(super) fn read(
     allowance: &DecompressionBudget,
     entries: &mut u64,
 ) -> io::Result<ImageLayer> {
-    let mut layer = ImageLayer::default();
+    // It costs something, empty or not.
+    let mut layer = ImageLayer { weight: 1, ..ImageLayer::default() };
     let mut tar = Tar::new(decompressed(reader, allowance)?);
     let mut kept = Vec::new();
+    let mut take = |layer: &mut ImageLayer, weight| {
+        layer.weight += weight;
+        take_entries(entries, weight, bounds)
+    };
     while let Some(entry) = tar.next_entry()? {
-        *entries = entries.checked_sub(1).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("more than {} entries", bounds.entries))
-        })?;
+        take(&mut layer, file_evidence::weight(&entry.path, None))?;
         let (directory, name) = entry.path.rsplit_once('/').unwrap_or_default();
         if name == OPAQUE {
             layer.opaque.insert(directory.to_owned());
@@ -61,6 +66,7 @@ pub(super) fn read(
         };
         match evidence {
             Some(evidence) => {
+                take(&mut layer, file_evidence::weight("", Some(&evidence)))?;
                 layer.files.insert(entry.path.clone(), evidence);
             }
             None => {
@@ -70,6 +76,14 @@ pub(super) fn read(
         layer.hidden_paths.insert(entry.path);
     }
     Ok(layer)
+}
+
+/// Counts `weight` down from what is left of [`AuditBounds::entries`].
+pub(super) fn take_entries(left: &mut u64, weight: u64, bounds: &AuditBounds) -> io::Result<()> {
+    *left = left.checked_sub(weight).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("more than {} entries", bounds.entries))
+    })?;
+    Ok(())
 }
 
 /// Layers from the lowest to the highest, as one tree; what was not looked at goes to `skipped`.

@@ -29,7 +29,7 @@ pub struct AuditBounds {
     pub file: u64,
     /// Bytes of all layers together, uncompressed.
     pub total: u64,
-    /// Entries of one image or directory.
+    /// Entries of one image or directory; one with a long name, or of which much is kept, counts as several.
     pub entries: u64,
     /// Layers of one image; engines stop at 127.
     pub layers: usize,

@@ -37,12 +37,12 @@ pub fn inventory(path: &Path, bounds: AuditBounds) -> Result<Inventory, AuditErr
             if name == "." || name == ".." || directory.is_empty() && KERNEL_DIRECTORIES.contains(&&*name) {
                 continue;
             }
-            entries += 1;
+            let below = format!("{directory}/{name}");
+            entries += file_evidence::weight(&below, None);
             if entries > bounds.entries {
                 let what = path.display().to_string();
                 return Err(AuditError::TooMuch { what, bound: bounds.entries, of: "entries" });
             }
-            let below = format!("{directory}/{name}");
             let kind = match entry.file_type() {
                 FileType::Unknown => {
                     let stat = rustix::fs::statat(&root, &below[1..], AtFlags::SYMLINK_NOFOLLOW);
@@ -53,10 +53,9 @@ pub fn inventory(path: &Path, bounds: AuditBounds) -> Result<Inventory, AuditErr
             match kind {
                 FileType::Directory => directories.push(below),
                 FileType::RegularFile => {
-                    if let Err(error) =
-                        examine_file(&root, &below, &bounds, &mut seen, &mut kept, &mut inventory)
-                    {
-                        inventory.skipped.push(format!("{below}: {error}"));
+                    match examine_file(&root, &below, &bounds, &mut seen, &mut kept, &mut inventory) {
+                        Ok(weight) => entries += weight,
+                        Err(error) => inventory.skipped.push(format!("{below}: {error}")),
                     }
                 }
                 _ => {}
@@ -71,6 +70,7 @@ pub(super) fn open(path: &Path) -> Result<Root, AuditError> {
     Root::at(path).map_err(|error| read_error(path, error))
 }
 
+/// Takes in what a file says, and tells what that counts of [`AuditBounds::entries`].
 fn examine_file(
     root: &Root,
     path: &str,
@@ -78,12 +78,12 @@ fn examine_file(
     seen: &mut HashSet<(u64, u64)>,
     kept: &mut Vec<u8>,
     inventory: &mut Inventory,
-) -> std::io::Result<()> {
+) -> std::io::Result<u64> {
     // It may be a FIFO by now, and nobody may ever write to that.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fd = match root.open(path, flags) {
         Ok(fd) => fd,
-        Err(error) if error.is_absent() => return Ok(()),
+        Err(error) if error.is_absent() => return Ok(0),
         Err(ReadError::Io { source, .. }) => return Err(source.into()),
         Err(error) => return Err(std::io::Error::other(error)),
     };
@@ -91,12 +91,13 @@ fn examine_file(
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
         || stat.st_nlink > 1 && !seen.insert((stat.st_dev, stat.st_ino))
     {
-        return Ok(());
+        return Ok(0);
     }
     let size = u64::try_from(stat.st_size).unwrap_or_default();
     let evidence = file_evidence::examine(path, size, File::from(fd), bounds, kept, &mut inventory.skipped)?;
+    let weight = evidence.as_ref().map_or(0, |evidence| file_evidence::weight("", Some(evidence)));
     inventory.files.extend(evidence.map(|evidence| (path.to_owned(), evidence)));
-    Ok(())
+    Ok(weight)
 }
 
 fn read_error(path: &Path, error: ReadError) -> AuditError {

@@ -1,7 +1,7 @@
 //! What checks read: one host at two instants. Settings are the kernel's own text, so that evidence and the value to go
 //! back to are literally what the file said; counters are numbers.
 
-use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
+use elbowroom_types::container::{ContainerIdentity, display_name};
 use elbowroom_types::id::DeviceNumber;
 use elbowroom_types::io::IoStat;
 use elbowroom_types::psi::Pressure;
@@ -310,11 +310,7 @@ impl CgroupFacts {
                     None => name.clone(),
                 },
                 (_, Some(name)) => name.clone(),
-                // An id of 64 digits is known by its first twelve.
-                (_, None) if c.engine != ContainerEngine::Plain && c.id.len() > 12 => {
-                    c.id.chars().take(12).collect()
-                }
-                (_, None) => c.id.clone(),
+                (_, None) => display_name(c),
             },
             None => self.path.clone(),
         }

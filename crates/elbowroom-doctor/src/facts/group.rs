@@ -43,7 +43,7 @@ pub(super) fn walk(
         let found = if shown.is_empty() {
             None
         } else {
-            warnings.ok_or_warn(discover.find(root, &shown, inside)).flatten()
+            warnings.ok_or_warn(discover.find_in(root, layout, &path, inside)).flatten()
         };
         let container = found.map(|f| f.container);
         let inside_this = inside || container.is_some();

@@ -186,6 +186,17 @@ impl CgroupLayout {
         Some((hierarchy.version, CgroupDir::new(hierarchy, group)))
     }
 
+    /// Whether only root can have made a cgroup: a user to whom the one above it was delegated names what he makes in it as he likes, also
+    /// as an engine would. The cgroup itself may be a user's: that of a container with a user namespace is.
+    pub fn is_made_by_root(&self, group: &Path) -> bool {
+        let above = group.parent().unwrap_or(Path::new(""));
+        self.hierarchies.iter().all(|hierarchy| {
+            let owner = |path: &Path| CgroupDir::new(hierarchy, path).owner_uid();
+            let own = owner(above);
+            own.is_none() || own == owner(Path::new(""))
+        })
+    }
+
     /// A cgroup's directory in v2, with or without controllers.
     pub fn unified_dir<'a>(&'a self, group: impl Into<CgroupRef<'a>>) -> Option<CgroupDir<'a>> {
         Some(CgroupDir::new(&self.hierarchies[self.unified?], group))

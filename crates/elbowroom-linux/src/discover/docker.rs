@@ -37,11 +37,13 @@ impl DockerFiles {
         Self { roots }
     }
 
-    /// What Docker says of the container `id`.
+    /// What Docker says of the container `id`. An image has labels too, of whoever made it: those in which the kubelet's shim says what a
+    /// container is in its pod count only for one that is `in_pod`.
     pub(super) fn record(
         &self,
         root: &Root,
         id: &str,
+        in_pod: bool,
         heed: LabelPolicy,
     ) -> Result<Option<EngineRecord>, ReadError> {
         #[derive(Deserialize)]
@@ -59,7 +61,7 @@ impl DockerFiles {
         let Some(file) = self.file(root, id) else { return Ok(None) };
         let Some((state, stamp)) = read_json_stamped::<DockerState>(root, &file)? else { return Ok(None) };
         let labels = state.config.and_then(|c| c.labels).unwrap_or_default();
-        let label = |key: &str| labels.get(key).cloned();
+        let label = |key: &str| labels.get(key).filter(|_| in_pod).cloned();
         Ok(Some(EngineRecord {
             name: label("io.kubernetes.container.name")
                 .or_else(|| state.name.map(|n| n.trim_start_matches('/').to_owned())),

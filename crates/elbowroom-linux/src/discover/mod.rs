@@ -25,8 +25,9 @@
 //!
 //! A cgroup inside a container (`…/libpod-<id>.scope/container`) is a part of that container, but one that an engine in it made
 //! (Docker in Docker, kind) is a container with a view of its own. Its name and labels are where no one but the outer container can
-//! vouch for them, so it has none, and governors take it for a part of the outer one. The pause container of a pod is none: nobody
-//! reads a view in it.
+//! vouch for them, so it has none, and governors take it for a part of the outer one. Nor has it the identifier in its path, which may
+//! be that of a neighbour: what the operator says of `db` would count for whoever calls a cgroup `lxc.payload.db`. Its identifier is the
+//! whole path. The pause container of a pod is none: nobody reads a view in it.
 //!
 //! Names and ids come from whoever may create containers, so they are hostile until shown otherwise: an id is ASCII
 //! letters, digits, `_`, `.`, `-` and never `.`-only, so it can stand in a path; a name loses control characters and its
@@ -45,6 +46,7 @@ mod tests;
 pub use record::FoundContainer;
 pub use state_file::StateStamp;
 
+use crate::cgroup::CgroupLayout;
 use crate::root::{ReadError, Root};
 use containerd::ContainerdFiles;
 use docker::DockerFiles;
@@ -127,9 +129,8 @@ impl ContainerDiscovery {
             return Ok(None);
         }
         if self.plain.iter().any(|pattern| glob::matches(pattern, path)) {
-            let id = format!("/{}", printable(path, usize::MAX).unwrap_or_default());
             let container = ContainerIdentity {
-                id,
+                id: path_id(path),
                 name: None,
                 engine: ContainerEngine::Plain,
                 pod: None,
@@ -139,9 +140,22 @@ impl ContainerDiscovery {
         }
         match path_claim(path) {
             None => Ok(None),
-            Some(claim) if inside => Ok(nested(claim, pod_uid(path))),
+            Some(claim) if inside => Ok(nested(claim, path)),
             Some(claim) => self.resolve_claim(root, claim, pod_uid(path)),
         }
+    }
+
+    /// The same for a walk over all cgroups, where only what root made counts.
+    pub fn find_in(
+        &mut self,
+        root: &Root,
+        layout: &CgroupLayout,
+        path: &Path,
+        inside: bool,
+    ) -> Result<Option<FoundContainer>, ReadError> {
+        let found = self.find(root, &path.to_string_lossy(), inside)?;
+        let counts = |found: &FoundContainer| found.container.engine == ContainerEngine::Plain;
+        Ok(found.filter(|found| counts(found) || layout.is_made_by_root(path)))
     }
 
     fn resolve_claim(
@@ -152,7 +166,7 @@ impl ContainerDiscovery {
     ) -> Result<Option<FoundContainer>, ReadError> {
         match claim {
             PathClaim::Named(engine, id) => {
-                let known = self.engine_record(root, engine, &id)?.unwrap_or_default();
+                let known = self.engine_record(root, engine, &id, uid.is_some())?.unwrap_or_default();
                 Ok(known.into_found(engine, &id, uid))
             }
             PathClaim::Machine(name) => {
@@ -166,7 +180,7 @@ impl ContainerDiscovery {
             PathClaim::HexId(id) => {
                 for engine in [ContainerEngine::Docker, ContainerEngine::Containerd, ContainerEngine::Podman]
                 {
-                    if let Some(known) = self.engine_record(root, engine, id)? {
+                    if let Some(known) = self.engine_record(root, engine, id, uid.is_some())? {
                         return Ok(known.into_found(engine, id, uid));
                     }
                 }
@@ -179,16 +193,17 @@ impl ContainerDiscovery {
         }
     }
 
-    /// What an engine's files say about a container; `None` when they do not know it.
+    /// What an engine's files say about a container, whose cgroup may be in that of a pod; `None` when they do not know it.
     fn engine_record(
         &mut self,
         root: &Root,
         engine: ContainerEngine,
         id: &str,
+        in_pod: bool,
     ) -> Result<Option<EngineRecord>, ReadError> {
         let heed = self.label_policy;
         match engine {
-            ContainerEngine::Docker => self.docker.record(root, id, heed),
+            ContainerEngine::Docker => self.docker.record(root, id, in_pod, heed),
             ContainerEngine::Containerd => self.containerd.record(root, "k8s.io", id, heed),
             ContainerEngine::Podman => self.storage.podman(root, id, heed),
             ContainerEngine::Crio => self.storage.crio(root, id, heed),
@@ -201,13 +216,19 @@ impl ContainerDiscovery {
     }
 }
 
-/// A container in a container, by its path alone: a file of the host about this id would be another container's.
-fn nested(claim: PathClaim<'_>, uid: Option<String>) -> Option<FoundContainer> {
-    let (engine, id) = match claim {
-        PathClaim::Named(engine, id) => (engine, id),
-        PathClaim::HexId(id) if uid.is_some() => (ContainerEngine::Containerd, id.into()),
+/// A container in a container, by its path alone: a file of the host about the id in it would be another container's.
+fn nested(claim: PathClaim<'_>, path: &str) -> Option<FoundContainer> {
+    let uid = pod_uid(path);
+    let engine = match claim {
+        PathClaim::Named(engine, _) => engine,
+        PathClaim::HexId(_) if uid.is_some() => ContainerEngine::Containerd,
         PathClaim::HexId(_) | PathClaim::Task { .. } | PathClaim::Machine(_) => return None,
     };
     let labels = ContainerLabels { governors: Some(false), ..ContainerLabels::default() };
-    EngineRecord { labels, ..EngineRecord::default() }.into_found(engine, &id, uid)
+    EngineRecord { labels, ..EngineRecord::default() }.into_found(engine, &path_id(path), uid)
+}
+
+/// The identifier of a container that no engine of the host answers for. No engine's identifiers and names begin with a slash.
+fn path_id(path: &str) -> String {
+    format!("/{}", printable(path, usize::MAX).unwrap_or_default())
 }

@@ -4,6 +4,8 @@ use super::paths::{path_claim, pod_uid};
 use super::record::printable;
 use super::*;
 use crate::fixture::Fixture;
+use elbowroom_types::claim::Claim;
+use elbowroom_types::lookup::find_container;
 use proptest::prelude::*;
 
 const HEX: &str = "4f1c2a9be07d53c8a6e1d4b70935fa8210c7be694d3528af71e60b9c8d2f5a34";
@@ -251,6 +253,23 @@ fn kubernetes_annotations_name_container_and_pod() {
 }
 
 #[test]
+fn an_image_does_not_say_that_its_container_is_none_or_a_pods() {
+    let labels = r#""io.kubernetes.docker.type":"podsandbox","io.kubernetes.container.name":"db","io.kubernetes.pod.uid":"1a2b""#;
+    let docker = format!(
+        "-- var/lib/docker/containers/{HEX}/config.v2.json --\n{{\"Name\":\"/web\",\"Config\":{{\"Labels\":{{{labels}}}}}}}\n"
+    );
+    let uid = "1a2b3c4d-1111-2222-3333-444455556666";
+    for path in [format!("docker/{HEX}"), format!("system.slice/docker-{HEX}.scope"), format!("mine/{HEX}")] {
+        let web = find(&docker, &path).unwrap();
+        assert_eq!((web.name.as_deref(), web.pod), (Some("web"), None), "{path}");
+    }
+    assert_eq!(find(&docker, &format!("kubepods/pod{uid}/{HEX}")), None, "the pause container is none");
+    let app = docker.replace("podsandbox", "container");
+    let app = find(&app, &format!("kubepods/pod{uid}/docker-{HEX}.scope")).unwrap();
+    assert_eq!((app.name.as_deref(), app.pod.unwrap().uid.as_str()), (Some("db"), uid));
+}
+
+#[test]
 fn hostile_names_are_harmless() {
     let named = |name: &str| {
         let json = serde_json::to_string(name).unwrap();
@@ -310,12 +329,28 @@ fn a_cgroup_inside_a_container_is_a_part_of_it_unless_configured_or_an_engines()
         format!("kubelet/kubepods/pod{uid}/{HEX}"),
     ] {
         let nested = find(&path).unwrap();
-        // What the host knows of this id is not about it.
-        assert_eq!(
-            (nested.id.as_str(), nested.name, nested.labels.governors),
-            (HEX, None, Some(false)),
-            "{path}"
-        );
+        // What the host knows of the id in the path is not about it.
+        let id = format!("/docker/{HEX}/{path}");
+        assert_eq!((nested.id, nested.name, nested.labels.governors), (id, None, Some(false)), "{path}");
+    }
+}
+
+#[test]
+fn a_cgroup_inside_a_container_is_not_called_as_a_neighbour_is() {
+    let host = Fixture::new("").unwrap();
+    let root = Root::at(host.path()).unwrap();
+    let mut discover = ContainerDiscovery::new(&root, &[], None, LabelPolicy::All);
+    let neighbour = discover.find(&root, "lxc.payload.db", false).unwrap().unwrap().container;
+    assert_eq!((neighbour.id.as_str(), neighbour.name.as_deref()), ("db", Some("db")));
+    let wanted = Claim { container: "d*".into(), ..Claim::default() };
+    assert!(wanted.matches(&neighbour));
+    for inner in ["lxc.payload.db", "machine.slice/systemd-nspawn@db.service", "libpod-db"] {
+        let path = format!("lxc.payload.web/{inner}");
+        let nested = discover.find(&root, &path, true).unwrap().unwrap().container;
+        assert!(!wanted.matches(&nested), "{path}");
+        let names = [neighbour.names("lxc.payload.db"), nested.names(&path)];
+        assert_eq!(find_container(&names, "db"), Ok(0), "{path}");
+        assert_eq!(find_container(&names, &path), Ok(1), "{path}");
     }
 }
 

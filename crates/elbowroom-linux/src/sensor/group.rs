@@ -13,7 +13,6 @@ use crate::discover::StateStamp;
 use crate::root::ReadError;
 use elbowroom_types::container::ContainerEngine;
 use elbowroom_types::unit::Micros;
-use std::path::Path;
 
 impl Sensor {
     /// A group that is new, or new in one of its hierarchies.
@@ -70,8 +69,8 @@ impl Sensor {
                 return;
             }
         };
-        let found =
-            found.filter(|found| found.container.engine == ContainerEngine::Plain || self.made_by_root(slot));
+        let made_by_root = || self.layout.is_made_by_root(&self.tree[slot].path);
+        let found = found.filter(|found| found.container.engine == ContainerEngine::Plain || made_by_root());
         let is_known = self.tree[slot].group.container.is_some();
         let found = found.filter(|_| is_known || self.has_room_for_container(slot));
         if let Some(account) = self.tree[slot]
@@ -95,19 +94,6 @@ impl Sensor {
             // An engine deletes its files before the cgroup: once a container, it stays one until it is gone.
             None => entry.state = None,
         }
-    }
-
-    /// Whether only root can have made the group: a user to whom a cgroup was delegated names what he makes in it as he likes, also
-    /// as an engine would. The group itself may be a user's: that of a container with a user namespace is.
-    fn made_by_root(&self, slot: GroupSlot) -> bool {
-        let entry = &self.tree[slot];
-        let above = entry.path.parent().unwrap_or(Path::new(""));
-        let there = self.tree_hierarchies.iter().zip(entry.inodes).filter(|(_, inode)| *inode != 0);
-        there.into_iter().all(|(index, _)| {
-            let hierarchy = &self.layout.hierarchies()[*index];
-            CgroupDir::new(hierarchy, above).owner_uid()
-                == CgroupDir::new(hierarchy, Path::new("")).owner_uid()
-        })
     }
 
     pub(super) fn read_settings(&mut self, slot: GroupSlot) {
