@@ -94,10 +94,8 @@ def test_interrupts_and_switches_are_those_of_the_files_beside_stat(agent, start
     eventually(lambda: all(now > first[name] for name, now in counters().items()))
 
 
-@pytest.fixture
-def armed(agent, start):
-    """A container that gets a fifth of a CPU, and can have triggers of its own pressure."""
-    container = start("--cpus", "0.2")
+def with_own_pressure(agent, container):
+    """The container, when triggers of its own pressure can be armed in it."""
     agent.attached(container)
     tops = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
     if not any(Path(top + group, "cpu.pressure").exists() for top in tops for group in container.cgroups):
@@ -107,11 +105,22 @@ def armed(agent, start):
     return container
 
 
+@pytest.fixture
+def armed(agent, start):
+    """A container that gets a fifth of a CPU, and can have triggers of its own pressure."""
+    return with_own_pressure(agent, start("--cpus", "0.2"))
+
+
 def test_a_psi_trigger_of_a_shell_is_taken(armed):
     lines = [f"echo '{line} 2000000' {how} /proc/pressure/{name}" for name, line, how in (
         ("memory", "some 100000", "1<>"), ("cpu", "full 100000", ">"), ("io", "some 2000000", ">>"))]
     armed.run("sh", "-ec", "; ".join(lines))
     assert armed.read("/proc/pressure/memory").split()[0] == "some"
+
+
+def test_a_psi_trigger_of_a_docker_container_is_taken(agent, docker):
+    container = with_own_pressure(agent, docker.run(name="elbowroom-test-psi"))
+    container.run("sh", "-c", "echo 'some 100000 2000000' 1<>/proc/pressure/memory")
 
 
 def test_pressure_files_answer_as_the_kernels_do(armed):
