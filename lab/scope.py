@@ -169,7 +169,7 @@ def end_agent(run_dir):
 
     deadline = time.monotonic() + 5
     eventually(gone)
-    for name in ("private/views", "pages"):
+    for name in ("private/views", "private/triggers", "pages"):
         remove_mount(f"{run_dir}/{name}")
 
 

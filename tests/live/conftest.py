@@ -130,7 +130,7 @@ def new_agent(binary, run_dir, strangers, tmp_path):
 
 def unmount(agent):
     """Takes the views away from this namespace, so that one failure is not the next test's."""
-    for device, name in ((agent.device, "private/views"), (agent.pages, "pages")):
+    for device, name in ((agent.device, "private/views"), (agent.triggers, "private/triggers"), (agent.pages, "pages")):
         if device is not None and mounts_of(device):
             subprocess.run(["umount", "--lazy", agent.run_dir / name], capture_output=True)
 

@@ -48,7 +48,8 @@ def finished(words, run_dir):
             for pid in [process.pid, *descendants(process.pid)]:
                 os.kill(pid, signal.SIGKILL)
             out, err = process.communicate()
-            subprocess.run(["umount", "--lazy", Path(run_dir) / "private/views", Path(run_dir) / "pages"], capture_output=True)
+            mounts = [Path(run_dir) / name for name in ("private/views", "private/triggers", "pages")]
+            subprocess.run(["umount", "--lazy", *mounts], capture_output=True)
             pytest.fail(f"it went on instead of refusing: {err[-500:]}")
     return subprocess.CompletedProcess(words, process.returncode, out, err)
 

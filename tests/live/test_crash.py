@@ -216,7 +216,7 @@ def test_what_was_read_is_there_though_all_are_dead(new_agent, start):
 
 
 @pytest.mark.native
-@pytest.mark.parametrize("name", ["private/views", "pages"])
+@pytest.mark.parametrize("name", ["private/views", "private/triggers", "pages"])
 def test_what_somebody_unmounts_is_made_anew(agent, start, name):
     container = start("--memory", "256MiB")
     agent.attached(container)
@@ -227,7 +227,8 @@ def test_what_somebody_unmounts_is_made_anew(agent, start, name):
     agent.attached(container)
     assert container.mem_total() == 256 << 20
     assert start("--memory", "300MiB").mem_total() == 300 << 20
-    agent.device, agent.pages = (os.stat(agent.run_dir / mount).st_dev for mount in ("private/views", "pages"))
+    mounts = ("private/views", "private/triggers", "pages")
+    agent.device, agent.triggers, agent.pages = (os.stat(agent.run_dir / mount).st_dev for mount in mounts)
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def test_a_view_comes_and_goes_by_hand(new_agent, docker):
     detached = agent.cli("detach", container.name)
     assert detached.returncode == 0, detached.stderr
     assert not agent.find(container)["attached"] and container.online() == CPUS
-    for device in (agent.device, agent.pages):
+    for device in (agent.device, agent.triggers, agent.pages):
         assert not [line for line in mounts_of(device) if line.startswith(f"{container.pid}:")]
 
 

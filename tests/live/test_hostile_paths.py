@@ -67,7 +67,9 @@ def known_paths(run_dir):
     names = os.listdir(run_dir / "private/views")
     files = [f"{name}/{file}" for name in names for file in ("proc/meminfo", "sys/devices/system/cpu/online")]
     views = [f"{top}/{file}" for top in ("views", "private/views") for file in files]
-    return [*views, *(f"pages/{name}" for name in names), "private", "private/views", "pages", "pressure", FIFO]
+    triggers = [f"private/triggers/{name}/proc/pressure/cpu" for name in names]
+    pages = [f"pages/{name}" for name in names]
+    return [*views, *triggers, *pages, "private", "private/views", "private/triggers", "pages", "pressure", FIFO]
 
 
 def test_an_ordinary_user_can_open_nothing_below_the_run_directory_but_what_is_for_others(agent, start, open_run_dir):

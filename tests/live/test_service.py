@@ -37,7 +37,7 @@ def test_it_is_ready_when_it_answers_and_gives_away_what_must_outlive_it(new_age
     agent = new_agent(prefix=manager.prefix())
     agent.start()
     manager.heard("READY")
-    assert set(manager.store) == {"fuse", "slots"}
+    assert set(manager.store) == {"fuse", "triggers", "slots"}
     manager.heard("WATCHDOG")
     assert agent.stop() == 0
     manager.heard("STOPPING")

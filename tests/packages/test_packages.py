@@ -147,7 +147,7 @@ def device():
 def test_an_installed_package_is_a_service_that_runs():
     install(FIRST)
     whole()
-    assert show("Type") == "notify" and show("NFileDescriptorStore") == "2"
+    assert show("Type") == "notify" and show("NFileDescriptorStore") == "3"
     status = sh("systemctl", "status", UNIT, "--no-pager")
     assert "active (running)" in status and "enabled" in status
     assert os.readlink("/proc/1/ns/mnt") == os.readlink(f"/proc/{pids()['agent']}/ns/mnt"), "views would be out of sight"

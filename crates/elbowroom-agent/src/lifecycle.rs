@@ -1,7 +1,7 @@
 //! An agent as another program sees it that knows no more than its run directory: whether there is one, and ending it whole.
 
 use crate::view_server::roles::{AgentRole, LOCK_FILE, RoleLock, wait_readable};
-use crate::view_server::{FuseError, PAGES_DIR, VIEWS_DIR, pages, session};
+use crate::view_server::{FuseError, PAGES_DIR, TRIGGERS_DIR, VIEWS_DIR, pages, session};
 use elbowroom_client::control::socket_path;
 use rustix::fd::OwnedFd;
 use rustix::process::{Signal, pidfd_send_signal};
@@ -35,7 +35,9 @@ pub fn remove(run_dir: &Path, patience: Duration) -> Result<(), FuseError> {
     if let Some(roles) = open_roles(run_dir) {
         stop(&roles, Instant::now() + patience);
     }
-    session::remove_stale(&run_dir.join(VIEWS_DIR))?;
+    for dir in [VIEWS_DIR, TRIGGERS_DIR] {
+        session::remove_stale(&run_dir.join(dir))?;
+    }
     pages::remove(&run_dir.join(PAGES_DIR))?;
     match std::fs::remove_dir_all(run_dir) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -314,7 +314,7 @@ fn sigterm_leaves_nothing_behind() {
     let left: Vec<_> =
         std::fs::read_dir(agent.dir.path()).unwrap().flatten().map(|e| e.file_name()).collect();
     assert_eq!(left, [rig::policy::SOCKET], "only what the toy policy process left");
-    for name in ["private/views", "pages"] {
+    for name in ["private/views", "private/triggers", "pages"] {
         assert!(session::mounts_on(&agent.dir.path().join(name)).unwrap().is_empty());
     }
 }
@@ -333,7 +333,7 @@ fn an_aborted_connection_is_made_anew() {
 
 #[test]
 fn what_somebody_unmounted_is_made_anew() {
-    for name in ["private/views", "pages"] {
+    for name in ["private/views", "private/triggers", "pages"] {
         let (agent, _watchdog) = agent!(1, 0);
         let policy = agent.pid(AgentRole::Policy);
         // A view in a container keeps the connection just so: no process of the agent ends of itself.
@@ -343,7 +343,7 @@ fn what_somebody_unmounted_is_made_anew() {
         agent.wait_for(AgentRole::Policy, policy);
         wait_until(|| std::fs::read(&path).is_ok());
         assert!(check_meminfo(&std::fs::read(&path).unwrap(), 0).is_ok());
-        for name in ["private/views", "pages"] {
+        for name in ["private/views", "private/triggers", "pages"] {
             assert_eq!(session::mounts_on(&agent.dir.path().join(name)).unwrap().len(), 1, "{name}");
         }
     }

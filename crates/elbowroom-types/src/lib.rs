@@ -22,6 +22,7 @@ pub mod memory;
 pub mod metric;
 pub mod probe;
 pub mod psi;
+pub mod psi_trigger;
 pub mod resource_command;
 pub mod sample;
 pub mod unit;

@@ -21,6 +21,7 @@ class Agent:
         self.supervisor = None  # the Popen, until its process is no longer ours
         self.processes = {}  # every process it was ever seen to have, by pid
         self.device = None  # of its views
+        self.triggers = None  # of the files beside them that take PSI triggers
         self.pages = None  # the device of its view pages
 
     # ---- life ----
@@ -49,7 +50,8 @@ class Agent:
             raise AssertionError(f"{error}\n{self.tail()}") from None
         # By way of the agent, which a prefix may have put into another mount namespace.
         root = f"/proc/{self.supervisor.pid}/root{self.run_dir}"
-        self.device, self.pages = os.stat(f"{root}/private/views").st_dev, os.stat(f"{root}/pages").st_dev
+        mounts = ("private/views", "private/triggers", "pages")
+        self.device, self.triggers, self.pages = (os.stat(f"{root}/{mount}").st_dev for mount in mounts)
         return self
 
     def stop(self):
@@ -98,7 +100,7 @@ class Agent:
     def leftovers(self):
         """What is still there though the agent was stopped; each as a line."""
         left = [f"process {process}" for process in self.processes.values() if process.alive()]
-        for device in (self.device, self.pages):
+        for device in (self.device, self.triggers, self.pages):
             if device is not None:
                 left += [f"mount {line}" for line in mounts_of(device)]
         sockets = [self.run_dir / name for name in ("agent.sock", "feed.sock", "api.sock")]

@@ -211,7 +211,13 @@ impl PolicyLoop {
             resident.load.advance(now, resident.cpu_used_millicpu);
         }
         resident.facts.load = resident.load.hundredths();
-        let every = if hot { self.config.views.refresh_hot } else { self.config.views.refresh_cold };
+        // Beside v1, the cgroup that has pressure may be made after those by which a container is found: the second look is early.
+        let is_half_made = resident.refreshed == Micros::ZERO && resident.facts.has_pressure == 0;
+        let every = match hot {
+            _ if is_half_made => REFRESH_BUSY,
+            true => self.config.views.refresh_hot,
+            false => self.config.views.refresh_cold,
+        };
         resident.refreshed = now;
         resident.cpu_at_refresh = resident.usage.cpu;
         resident.refresh_at = now.saturating_add(every);

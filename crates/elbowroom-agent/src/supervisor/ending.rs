@@ -2,9 +2,10 @@
 
 use super::supervision::{API, SERVER, SupervisionEnd, Supervisor};
 use super::watched_process::WatchedState;
-use crate::view_server::handover::Handover;
+use crate::view_server::handover::{Connection, Handover};
 use crate::view_server::roles::{AgentRole, wait_readable};
 use crate::view_server::service_manager::ServiceManager;
+use crate::view_server::session::MountLine;
 use crate::view_server::slots::ShutdownMode;
 use crate::view_server::{image, pages, run_dir, session};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -82,6 +83,11 @@ impl Supervisor<'_> {
                 self.detach_views(line.minor);
             }
             session::unmount(&views);
+        }
+        // Where views are in a container, these were too.
+        let triggers = self.handover.options.mount_point(Connection::Triggers);
+        if session::mounts_on(&triggers).is_ok_and(|lines| lines.last().is_some_and(MountLine::is_ours)) {
+            session::unmount(&triggers);
         }
         self.terminate_peers();
         // After the writer: nobody publishes on a page that says it is kept by nobody.

@@ -1,7 +1,7 @@
 //! The supervisor's loop: starts what is to run, waits, looks after what runs, and guards the limits of a policy process that is gone.
 
 use super::watched_process::{WatchedProcess, WatchedState};
-use crate::view_server::handover::{AgentOptions, Handover};
+use crate::view_server::handover::{AgentOptions, Connection, Handover};
 use crate::view_server::policy_silence::PolicySilence;
 use crate::view_server::roles::AgentRole;
 use crate::view_server::service_manager::{AgentProgress, ServiceManager};
@@ -195,7 +195,7 @@ impl Supervisor<'_> {
     /// Tells the service manager how the agent does.
     fn notify_service_manager(&mut self) {
         let now = Instant::now();
-        self.progress.update(self.slots, &self.handover.fuse, now);
+        self.progress.update(self.slots, self.handover.connection(Connection::Views), now);
         let works = self.progress.is_progressing(now, self.service_manager.stall_timeout());
         self.service_manager.notify_status(self.progress.is_ready(), works, self.slots);
     }
@@ -238,8 +238,10 @@ impl Supervisor<'_> {
 
 /// Whether somebody took away what is mounted. What others mounted over it hides it until they take that away.
 fn is_unmounted(start: &AgentOptions) -> bool {
-    [start.views(), start.pages()]
+    Connection::ALL
+        .map(|connection| start.mount_point(connection))
         .iter()
+        .chain([&start.pages()])
         .any(|path| session::mounts_on(path).is_ok_and(|mounts| mounts.is_empty()))
 }
 

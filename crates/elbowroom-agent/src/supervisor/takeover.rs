@@ -1,7 +1,7 @@
 //! Taking the supervisor's role, and the mount and the memory: those of an agent before, or new ones.
 
 use super::watched_process::{REAP_TIMEOUT, warn_undead};
-use crate::view_server::handover::{AgentOptions, Handover};
+use crate::view_server::handover::{AgentOptions, Connection, Handover};
 use crate::view_server::roles::{AgentRole, RoleLock, wait_readable};
 use crate::view_server::service_manager::StoredFds;
 use crate::view_server::slots::{ShutdownMode, Slots};
@@ -59,8 +59,12 @@ pub(super) fn acquire_supervisor_role(start: &AgentOptions, adopting: bool) -> R
                     because = "no supervisor, and starts none",
                     "ending the agent before"
                 );
-                for line in session::mounts_on(&start.views())?.iter().filter(|line| line.is_ours()) {
-                    session::abort(line.minor)?;
+                for connection in Connection::ALL {
+                    let mounts = session::mounts_on(&start.mount_point(connection))?;
+                    mounts
+                        .iter()
+                        .filter(|line| line.is_ours())
+                        .try_for_each(|line| session::abort(line.minor))?;
                 }
                 aborted = true;
             }
@@ -96,7 +100,18 @@ pub(super) fn adopt(
     };
     let mounted = is_there(&start.views(), session::MountLine::is_ours)?
         && is_there(&start.pages(), pages::is_page_mount)?;
-    let handover = Handover { options: start, fuse: kept.fuse, slots: kept.slots, role_lock: roles, program };
+    let place = start.mount_point(Connection::Triggers);
+    let triggers = match kept.triggers {
+        Some(triggers) if is_there(&place, session::MountLine::is_ours)? => triggers,
+        // The agent before had none: containers have read-only files in their place until their views are looked at again.
+        _ => {
+            session::remove_stale(&place)?;
+            run_dir::make(&start)?;
+            session::mount(&place, Connection::Triggers)?.fuse
+        }
+    };
+    let fuse = [kept.views, triggers];
+    let handover = Handover { options: start, fuse, slots: kept.slots, role_lock: roles, program };
     let because = match open_slots(&handover) {
         Ok(slots) if mounted && handover.is_connected() => {
             slots.set_shutdown_mode(ShutdownMode::None);
@@ -118,14 +133,22 @@ pub(super) fn connect(
     program: OwnedFd,
     capacity: u32,
 ) -> anyhow::Result<Handover> {
-    let views = start.views();
-    session::remove_stale(&views)?;
+    for connection in Connection::ALL {
+        session::remove_stale(&start.mount_point(connection))?;
+    }
     let memory = Slots::create(capacity, possible_cpus()?)?;
     pages::remove(&start.pages())?;
     run_dir::make(&start)?;
     pages::mount(&start.pages(), capacity)?;
-    let connected = match session::mount(&views) {
-        Ok(connected) => connected,
+    let mount = |connection| session::mount(&start.mount_point(connection), connection);
+    let mounted = mount(Connection::Views).and_then(|views| {
+        let triggers = mount(Connection::Triggers);
+        // A connection ends with its descriptor, and its mount is to go too.
+        let triggers = triggers.inspect_err(|_| session::unmount(&start.views()))?;
+        Ok((views, triggers.fuse))
+    });
+    let (connected, triggers) = match mounted {
+        Ok(mounted) => mounted,
         Err(error) => {
             let _ = pages::remove(&start.pages());
             return Err(error.into());
@@ -139,7 +162,8 @@ pub(super) fn connect(
         );
     }
     let slots = memory.memory().try_clone_to_owned().map_err(FuseError::io("duplicating", "slots"))?;
-    Ok(Handover { options: start, fuse: connected.fuse, slots, role_lock: roles, program })
+    let fuse = [connected.fuse, triggers];
+    Ok(Handover { options: start, fuse, slots, role_lock: roles, program })
 }
 
 /// Highest possible CPU number and one.

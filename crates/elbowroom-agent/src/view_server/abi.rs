@@ -1,4 +1,4 @@
-//! The wire format of `/dev/fuse` (`include/uapi/linux/fuse.h`), as far as a read-only server of small files needs it.
+//! The wire format of `/dev/fuse` (`include/uapi/linux/fuse.h`), as far as a server of small files needs it, of which a few take a line.
 //!
 //! Bytes become values one field at a time, and the other way round; nothing is reinterpreted in place. The format is in
 //! the machine's own byte order. Decoding never panics: what cannot be understood is [`FuseOp::Malformed`], and the reader on
@@ -19,9 +19,9 @@ pub(crate) const IN_HEADER: usize = 40;
 /// Size of `struct fuse_out_header`.
 pub const OUT_HEADER: usize = 16;
 /// Bytes a reader of the device must offer. The kernel asks for `FUSE_MIN_READ_BUFFER` or [`MAX_WRITE`] and its headers;
-/// no request to a read-only mount is longer.
+/// no request that this server gets is longer.
 pub(crate) const READ_BUFFER: usize = 16 << 10;
-/// Largest write the server would take, which it never does; the kernel wants at least a page.
+/// Largest write that the server takes; the kernel wants at least a page.
 pub(crate) const MAX_WRITE: u32 = 4096;
 
 /// `FUSE_ASYNC_READ`: several READs of one file may be under way.
@@ -38,6 +38,12 @@ pub(crate) const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
 pub(crate) const INIT_EXT: u64 = 1 << 30;
 /// `FUSE_HAS_RESEND`: [`NotifyCode::Resend`] is understood (Linux 6.9).
 pub(crate) const HAS_RESEND: u64 = 1 << 39;
+
+/// `FOPEN_DIRECT_IO`: what is read and written of the open file passes no page cache.
+pub(crate) const DIRECT_IO: u32 = 1 << 0;
+
+/// What of a file [`FuseOp::SetAttr`] would change that is not its length or its times: `FATTR_MODE`, `FATTR_UID`, `FATTR_GID`.
+pub(crate) const SET_OWNER_OR_MODE: u32 = 0b111;
 
 /// `FUSE_READ_LOCKOWNER`, in `read_flags` of `struct fuse_read_in`.
 const READ_LOCKOWNER: u32 = 1 << 1;
@@ -64,16 +70,22 @@ pub enum FuseOp<'a> {
     GetAttr,
     /// `FUSE_READLINK`: where a symbolic link leads.
     ReadLink,
-    /// `FUSE_OPEN` of a file.
-    Open,
+    /// `FUSE_OPEN` of a file, with the flags of open(2).
+    Open(u32),
+    /// `FUSE_WRITE` of these bytes, to the open file of that handle.
+    Write(u64, &'a [u8]),
+    /// `FUSE_POLL` of an open file.
+    Poll(PollRequest),
+    /// `FUSE_SETATTR`: which attributes (`FATTR_*`), of which `open` with `O_TRUNC` names the length.
+    SetAttr(u32),
     /// `FUSE_READ` of a window of a file.
     Read(ReadWindow),
     /// `FUSE_OPENDIR`.
     OpenDir,
     /// `FUSE_READDIR`: `offset` is the cookie of the entry before.
     ReadDir(ReadWindow),
-    /// `FUSE_RELEASE`, `FUSE_RELEASEDIR`.
-    Release,
+    /// `FUSE_RELEASE`, `FUSE_RELEASEDIR`: the open file of that handle is closed.
+    Release(u64),
     /// `FUSE_STATFS`.
     StatFs,
     /// `FUSE_DESTROY`, on unmount.
@@ -111,6 +123,15 @@ pub struct ReadWindow {
     pub size: u32,
     /// Whether a process reads past the page cache (`O_DIRECT`): no page of the kernel's is locked until the answer comes.
     pub direct: bool,
+}
+
+/// Body of [`FuseOp::Poll`]: `struct fuse_poll_in`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PollRequest {
+    /// Of the open file: what [`FuseOp::Open`] was answered with.
+    pub handle: u64,
+    /// What the kernel calls the open file in [`notify_poll`]; never 0.
+    pub waiter: u64,
 }
 
 /// A request without its body, for those that are answered by what they are.
@@ -157,24 +178,33 @@ fn decode_op(opcode: u32, body: &[u8]) -> Option<FuseOp<'_>> {
         },
         op::GETATTR => FuseOp::GetAttr,
         op::READLINK => FuseOp::ReadLink,
-        op::OPEN => FuseOp::Open,
+        op::OPEN => FuseOp::Open(u32_at(body.first_chunk::<4>()?, 0)),
         op::OPENDIR => FuseOp::OpenDir,
         op::READ => FuseOp::Read(read_window(body)?),
         op::READDIR => FuseOp::ReadDir(read_window(body)?),
-        op::RELEASE | op::RELEASEDIR => FuseOp::Release,
+        op::RELEASE | op::RELEASEDIR => FuseOp::Release(u64_at(body.first_chunk::<8>()?, 0)),
+        op::WRITE => {
+            // fh, offset, size, write_flags, lock_owner, flags, padding, then what is written.
+            let (head, written) = body.split_at_checked(40)?;
+            FuseOp::Write(u64_at(head, 0), written.get(..u32_at(head, 16) as usize)?)
+        }
+        op::POLL => {
+            // fh, kh, flags, events.
+            let body: &[u8; 24] = body.first_chunk()?;
+            FuseOp::Poll(PollRequest { handle: u64_at(body, 0), waiter: u64_at(body, 8) })
+        }
+        op::SETATTR => FuseOp::SetAttr(u32_at(body.first_chunk::<4>()?, 0)),
         op::STATFS => FuseOp::StatFs,
         op::INIT => FuseOp::Init(init_request(body)?),
         op::DESTROY => FuseOp::Destroy,
         op::FORGET | op::BATCH_FORGET | op::NOTIFY_REPLY => FuseOp::Silent,
-        op::SETATTR
-        | op::SYMLINK
+        op::SYMLINK
         | op::MKNOD
         | op::MKDIR
         | op::UNLINK
         | op::RMDIR
         | op::RENAME
         | op::LINK
-        | op::WRITE
         | op::SETXATTR
         | op::REMOVEXATTR
         | op::CREATE
@@ -238,6 +268,7 @@ pub mod op {
     pub(crate) const RELEASEDIR: u32 = 29;
     pub const CREATE: u32 = 35;
     pub(crate) const DESTROY: u32 = 38;
+    pub const POLL: u32 = 40;
     pub(crate) const NOTIFY_REPLY: u32 = 41;
     pub(crate) const BATCH_FORGET: u32 = 42;
     pub(crate) const FALLOCATE: u32 = 43;
@@ -277,6 +308,8 @@ pub(crate) struct NodeAttr {
     pub size: u64,
     /// What it is.
     pub kind: NodeKind,
+    /// Whether it is a file that everybody may write to.
+    pub writable: bool,
     /// Access, change and modification time, seconds since 1970.
     pub time: u64,
 }
@@ -345,16 +378,27 @@ fn put_attr_body(out: &mut Vec<u8>, attr: NodeAttr) {
     let (permissions, nlink) = match attr.kind {
         NodeKind::Dir => (0o555, 2),
         NodeKind::Link => (0o777, 1),
-        NodeKind::File => (0o444, 1),
+        NodeKind::File => (if attr.writable { 0o666 } else { 0o444 }, 1),
     };
     let mode = attr.kind.format() | permissions;
     put64(out, [attr.ino, attr.size, attr.size.div_ceil(512), attr.time, attr.time, attr.time]);
     put32(out, [0, 0, 0, mode, nlink, 0, 0, 0, 4096, 0]);
 }
 
-/// Appends `struct fuse_open_out`: no handle, no flag (so a directory's entries are asked for each time).
-pub(crate) fn put_open(out: &mut Vec<u8>) {
-    put64(out, [0, 0]);
+/// Appends `struct fuse_open_out`. No flag of a directory: its entries are asked for each time.
+pub(crate) fn put_open(out: &mut Vec<u8>, handle: u64, flags: u32) {
+    put64(out, [handle]);
+    put32(out, [flags, 0]);
+}
+
+/// Appends `struct fuse_write_out`: how many bytes were taken.
+pub(crate) fn put_written(out: &mut Vec<u8>, bytes: u32) {
+    put32(out, [bytes, 0]);
+}
+
+/// Appends `struct fuse_poll_out`: what poll(2) is to say, `POLL*`.
+pub(crate) fn put_poll(out: &mut Vec<u8>, events: u32) {
+    put32(out, [events, 0]);
 }
 
 /// Appends `struct fuse_statfs_out` of an empty file system, as procfs has it.
@@ -388,6 +432,8 @@ pub(crate) fn put_dirent(
 /// What a message without a request says to the kernel: `enum fuse_notify_code`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotifyCode {
+    /// Have those that wait for an open file ask again ([`FuseOp::Poll`]). Does not sleep.
+    Poll = 1,
     /// Drop the attributes and the cached pages of a node. The writer sleeps until READs of it that are under way have
     /// been answered, so a process that answers READs must never send this.
     InvalInode = 2,
@@ -395,6 +441,11 @@ pub(crate) enum NotifyCode {
     InvalEntry = 3,
     /// Queue again every request that was read from the device and not answered. Does not sleep.
     Resend = 7,
+}
+
+/// Writes to `out` the message that wakes those that wait for the open file that the kernel calls `waiter`.
+pub(crate) fn notify_poll(out: &mut Vec<u8>, waiter: u64) {
+    notify(out, NotifyCode::Poll, |out| put64(out, [waiter]));
 }
 
 /// Writes to `out` the message that drops all that is cached of `nodeid`.
@@ -489,7 +540,19 @@ mod tests {
         assert_eq!(op_of(op::LOOKUP, b"meminfo\0"), format!("{:?}", FuseOp::Lookup(b"meminfo")));
         assert_eq!(op_of(op::GETATTR, &[0; 16]), "GetAttr");
         assert_eq!(op_of(op::FORGET, &[0; 8]), "Silent");
-        assert_eq!(op_of(op::WRITE, &[0; 40]), "Mutate");
+        assert_eq!(op_of(op::CREATE, &[0; 40]), "Mutate");
+        assert_eq!(op_of(op::SETATTR, &[8; 88]), format!("{:?}", FuseOp::SetAttr(0x0808_0808)));
+        let mut write = Vec::new();
+        put64(&mut write, [9, 0]);
+        put32(&mut write, [5, 0]);
+        put64(&mut write, [0, 0]);
+        write.extend_from_slice(b"some more");
+        assert_eq!(op_of(op::WRITE, &write), format!("{:?}", FuseOp::Write(9, b"some ")));
+        let poll = FuseOp::Poll(PollRequest { handle: 9, waiter: 3 });
+        let mut body = Vec::new();
+        put64(&mut body, [9, 3, 0]);
+        assert_eq!(op_of(op::POLL, &body), format!("{poll:?}"));
+        assert_eq!(op_of(op::RELEASE, &body), format!("{:?}", FuseOp::Release(9)));
         assert_eq!(op_of(25, &[]), "Unsupported(25)");
         assert_eq!(op_of(4_000_000, &[]), "Unsupported(4000000)");
     }
@@ -499,6 +562,12 @@ mod tests {
         for (opcode, body) in [
             (op::READ, &[0; 39][..]),
             (op::READDIR, &[]),
+            (op::WRITE, &[0; 39]),
+            (op::WRITE, &[1; 40]),
+            (op::POLL, &[0; 23]),
+            (op::OPEN, &[0; 3]),
+            (op::RELEASE, &[0; 7]),
+            (op::SETATTR, &[0; 3]),
             (op::INIT, &[0; 15]),
             (op::LOOKUP, b""),
             (op::LOOKUP, b"\0"),
@@ -546,14 +615,16 @@ mod tests {
             assert_eq!(u64_at(&out, 8), 9);
             out.len() - OUT_HEADER
         };
-        let attr = NodeAttr { ino: 3, size: 100, kind: NodeKind::File, time: 0 };
+        let attr = NodeAttr { ino: 3, size: 100, kind: NodeKind::File, writable: false, time: 0 };
         assert_eq!(size_of(&|out| put_entry(out, attr, FOREVER, FOREVER)), 128);
         assert_eq!(size_of(&|out| put_attr(out, attr, FOREVER)), 104);
         assert_eq!(
             size_of(&|out| put_init(out, InitReply { max_readahead: 0, flags: 0, max_pages: 32 })),
             64
         );
-        assert_eq!(size_of(&put_open), 16);
+        assert_eq!(size_of(&|out| put_open(out, 1, DIRECT_IO)), 16);
+        assert_eq!(size_of(&|out| put_written(out, 5)), 8);
+        assert_eq!(size_of(&|out| put_poll(out, 1)), 8);
         assert_eq!(size_of(&put_statfs), 80);
     }
 
@@ -580,5 +651,7 @@ mod tests {
         assert_eq!((out.len(), u32_at(&out, 4), out.last()), (36, 3, Some(&0)));
         resend(&mut out);
         assert_eq!((out.len(), u32_at(&out, 4)), (16, 7));
+        notify_poll(&mut out, 9);
+        assert_eq!((out.len(), u32_at(&out, 4), u64_at(&out, 16)), (24, 1, 9));
     }
 }

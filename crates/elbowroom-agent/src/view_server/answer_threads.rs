@@ -6,9 +6,10 @@ use crate::view_server::abi::{FuseOp, FuseRequest};
 use crate::view_server::budget::Budgets;
 use crate::view_server::deferred::{DeferredQueue, DeferredRequest, NextDeferred};
 use crate::view_server::fuse_server::{FuseServer, serial_of};
-use crate::view_server::handover::Handover;
+use crate::view_server::handover::{Connection, Handover};
 use crate::view_server::host_files::HostFiles;
 use crate::view_server::slots::Slots;
+use crate::view_server::triggers::Triggers;
 use crate::view_server::{FuseError, abi, session};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
@@ -26,6 +27,7 @@ const MIN_NAP: Duration = Duration::from_micros(500);
 pub(super) struct SharedServer {
     pub handover: Handover,
     pub slots: Slots,
+    triggers: Triggers,
     budgets: Budgets,
 }
 
@@ -33,7 +35,8 @@ impl SharedServer {
     /// A server of these slots.
     pub fn new(handover: Handover, slots: Slots) -> Self {
         // One for each slot, and one for all containers that are gone.
-        Self { budgets: Budgets::new(slots.capacity() + 1), handover, slots }
+        let budgets = Budgets::new(slots.capacity() + 1);
+        Self { triggers: Triggers::new(&slots), budgets, handover, slots }
     }
 
     /// Who pays for a request. Nobody, where it is about the mount itself, which no container reaches.
@@ -49,29 +52,44 @@ impl SharedServer {
         }
     }
 
+    /// Looks after PSI triggers, until the connection is gone.
+    pub fn watch_triggers(&self) -> Result<(), FuseError> {
+        let mut message = Vec::new();
+        self.triggers.watch(&self.slots, |waiter| {
+            abi::notify_poll(&mut message, waiter);
+            session::send(self.handover.connection(Connection::Triggers), &message)
+        })
+    }
+
     /// Takes requests and answers them, or hands them to `deferred`, until there are no more.
-    pub fn answer_requests(&self, deferred: &SyncSender<DeferredRequest>) -> Result<(), FuseError> {
+    pub fn answer_requests(
+        &self,
+        connection: Connection,
+        deferred: &SyncSender<DeferredRequest>,
+    ) -> Result<(), FuseError> {
         let mut worker = Worker::new(self);
         let mut buffer = session::RequestBuffer::new()?;
         while !DRAINING.load(Ordering::SeqCst) {
-            let Some((request, bytes)) = session::receive(&self.handover.fuse, &mut buffer)? else {
+            let fuse = self.handover.connection(connection);
+            let Some((request, bytes)) = session::receive(fuse, &mut buffer)? else {
                 continue;
             };
             // Counted first: whoever finds the counter below the truth would think that nothing was lost.
             self.slots.count_request(request.unique & abi::UNIQUE_RESEND != 0);
             let account = self.account(request.nodeid);
-            let may_wait = account.filter(|account| {
-                request.op != FuseOp::Silent && !self.budgets.is_prompt(*account, Instant::now())
-            });
+            // Who closes a file waits for no answer, and one that is refused would not be asked again.
+            let is_waited_for = !matches!(request.op, FuseOp::Silent | FuseOp::Release(_));
+            let may_wait =
+                account.filter(|account| is_waited_for && !self.budgets.is_prompt(*account, Instant::now()));
             let waits = may_wait.is_some_and(|account| {
                 // One that does not fit is answered now.
-                deferred.try_send(DeferredRequest::new(account, &request, bytes)).is_ok()
+                deferred.try_send(DeferredRequest::new(connection, account, &request, bytes)).is_ok()
             });
             if waits && let Some(serial) = serial_of(request.nodeid) {
                 self.note_overuse(serial, account);
             }
             if !waits {
-                worker.answer(&request)?;
+                worker.answer(connection, &request)?;
             }
             worker.charge(account);
         }
@@ -96,7 +114,7 @@ impl SharedServer {
             let delay = |account| if ending { Duration::ZERO } else { self.budgets.delay(account, now) };
             let nap = match queue.next(delay) {
                 NextDeferred::Answer(request) => {
-                    worker.answer_bytes(&request.bytes)?;
+                    worker.answer_deferred(&request)?;
                     worker.charge(Some(request.account));
                     continue;
                 }
@@ -131,9 +149,10 @@ impl<'a> Worker<'a> {
         Self { shared, server, out: Vec::with_capacity(128 << 10), cpu_used: thread_cpu_time() }
     }
 
-    fn answer(&mut self, request: &FuseRequest<'_>) -> Result<(), FuseError> {
+    fn answer(&mut self, connection: Connection, request: &FuseRequest<'_>) -> Result<(), FuseError> {
+        self.server.set_triggers((connection == Connection::Triggers).then_some(&self.shared.triggers));
         if self.server.answer(request, &mut self.out) {
-            session::send(&self.shared.handover.fuse, &self.out)?;
+            session::send(self.shared.handover.connection(connection), &self.out)?;
         }
         self.shared.slots.count_answered();
         Ok(())
@@ -145,14 +164,15 @@ impl<'a> Worker<'a> {
         let decoded = FuseRequest::decode(&request.bytes).expect("it was decoded before");
         self.out.clear();
         abi::reply_error(&mut self.out, decoded.unique, Errno::AGAIN);
-        session::send(&self.shared.handover.fuse, &self.out)?;
+        session::send(self.shared.handover.connection(request.connection), &self.out)?;
         self.shared.slots.count_answered();
         self.charge(Some(request.account));
         Ok(())
     }
 
-    fn answer_bytes(&mut self, bytes: &[u8]) -> Result<(), FuseError> {
-        self.answer(&FuseRequest::decode(bytes).expect("it was decoded before"))
+    fn answer_deferred(&mut self, request: &DeferredRequest) -> Result<(), FuseError> {
+        let decoded = FuseRequest::decode(&request.bytes).expect("it was decoded before");
+        self.answer(request.connection, &decoded)
     }
 
     /// Charges what this thread has done since it was called last.

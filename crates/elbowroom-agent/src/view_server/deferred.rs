@@ -6,6 +6,7 @@
 //! makes them cheap.
 
 use crate::view_server::abi::{self, FuseOp, FuseRequest};
+use crate::view_server::handover::Connection;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ pub(super) const INBOX: usize = 1 << 10;
 /// A request that waits.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct DeferredRequest {
+    /// Where the answer goes.
+    pub connection: Connection,
     /// Who pays for it.
     pub account: usize,
     /// Whether the notifier waits until it is answered.
@@ -33,13 +36,13 @@ pub(super) struct DeferredRequest {
 
 impl DeferredRequest {
     /// Keeps a request, and the bytes that it was read from.
-    pub fn new(account: usize, request: &FuseRequest<'_>, bytes: &[u8]) -> Self {
+    pub fn new(connection: Connection, account: usize, request: &FuseRequest<'_>, bytes: &[u8]) -> Self {
         let holds_page = matches!(request.op, FuseOp::Read(window) if !window.direct);
         let bytes = match bytes.len() > MAX_KEPT {
             true => abi::header_alone(bytes).into(),
             false => bytes.into(),
         };
-        Self { account, holds_page, bytes }
+        Self { connection, account, holds_page, bytes }
     }
 }
 
@@ -132,7 +135,7 @@ mod tests {
     use crate::view_server::abi::ReadWindow;
 
     fn request(account: usize, tag: u8, op: FuseOp<'_>) -> DeferredRequest {
-        DeferredRequest::new(account, &FuseRequest { unique: 1, nodeid: 2, op }, &[tag])
+        DeferredRequest::new(Connection::Views, account, &FuseRequest { unique: 1, nodeid: 2, op }, &[tag])
     }
 
     fn read(direct: bool) -> FuseOp<'static> {
@@ -187,7 +190,8 @@ mod tests {
         let mut bytes = vec![0; 16_000];
         bytes[..4].copy_from_slice(&16_000u32.to_ne_bytes());
         bytes[4] = 39;
-        let kept = DeferredRequest::new(1, &FuseRequest::decode(&bytes).unwrap(), &bytes);
+        let request = FuseRequest::decode(&bytes).unwrap();
+        let kept = DeferredRequest::new(Connection::Views, 1, &request, &bytes);
         assert_eq!(kept.bytes.len(), 40);
         assert_eq!(FuseRequest::decode(&kept.bytes).unwrap().op, FuseOp::Unsupported(39));
     }

@@ -1,13 +1,15 @@
 //! A request becomes an answer, from a slot and the host's own text.
 //!
 //! Every request gets an answer, also one that is malformed, unknown or makes a page panic: a request without an answer
-//! is a process in a container that hangs for good. Everything that would change something is refused with `EROFS`.
+//! is a process in a container that hangs for good. Everything that would change something is refused with `EROFS`, but for what
+//! arms a PSI trigger ([`crate::view_server::triggers`]).
 
 use crate::view_server::abi;
 use crate::view_server::abi::{FOREVER, FuseOp, FuseRequest, NodeAttr, NodeKind, ReadWindow};
 use crate::view_server::host_files::HostFiles;
 use crate::view_server::rendered::{RenderedPage, RenderedPages};
 use crate::view_server::slots::{SlotHandle, SlotSnapshot, Slots};
+use crate::view_server::triggers::Triggers;
 use elbowroom_types::unit::Micros;
 use elbowroom_view::pages::view_node::ViewNode;
 use elbowroom_view::pages::{render, tree};
@@ -27,6 +29,8 @@ pub struct FuseServer<'a> {
     host: HostFiles,
     snapshot: SlotSnapshot,
     rendered: RenderedPages,
+    /// Where requests of the connection are answered whose files take triggers.
+    triggers: Option<&'a Triggers>,
 }
 
 /// What a file or directory is, after its id was taken apart.
@@ -39,7 +43,13 @@ enum NodeTarget {
 impl<'a> FuseServer<'a> {
     /// A server of these slots whose pages quote the host files that `host` reads.
     pub fn new(slots: &'a Slots, host: HostFiles) -> Self {
-        Self { slots, host, snapshot: SlotSnapshot::default(), rendered: RenderedPages::default() }
+        let (snapshot, rendered) = (SlotSnapshot::default(), RenderedPages::default());
+        Self { slots, host, snapshot, rendered, triggers: None }
+    }
+
+    /// From now on requests are those of the connection whose files take triggers, or, with `None`, of the other one.
+    pub(super) fn set_triggers(&mut self, triggers: Option<&'a Triggers>) {
+        self.triggers = triggers;
     }
 
     /// Writes the answer to a request to `out`. False when the kernel wants none.
@@ -76,7 +86,7 @@ impl<'a> FuseServer<'a> {
             // cached, and containers come and go.
             FuseOp::OpenDir => {
                 self.resolve_node(request.nodeid)?;
-                abi::put_open(out);
+                abi::put_open(out, 0, 0);
                 Ok(())
             }
             FuseOp::ReadDir(window) => self.read_dir(request.nodeid, window, out),
@@ -84,14 +94,62 @@ impl<'a> FuseServer<'a> {
                 abi::put_statfs(out);
                 Ok(())
             }
-            FuseOp::Release | FuseOp::Destroy | FuseOp::Silent => Ok(()),
+            FuseOp::Open(_)
+            | FuseOp::Write(..)
+            | FuseOp::Poll(_)
+            | FuseOp::SetAttr(_)
+            | FuseOp::Release(_) => match self.triggers {
+                Some(triggers) => self.answer_of_trigger(triggers, request, out),
+                None => refuse_trigger(&request.op),
+            },
+            FuseOp::Destroy | FuseOp::Silent => Ok(()),
             FuseOp::Mutate => Err(Errno::ROFS),
-            // Open: there is no need of it (FUSE_NO_OPEN_SUPPORT), and the kernel will not ask again.
-            FuseOp::Open | FuseOp::Unsupported(_) => Err(Errno::NOSYS),
+            FuseOp::Unsupported(_) => Err(Errno::NOSYS),
             // The handshake was before our time.
             FuseOp::Init(_) => Err(Errno::PROTO),
             FuseOp::Malformed(_) => Err(Errno::INVAL),
         }
+    }
+
+    /// Answers what is about open files of the connection whose files take triggers.
+    fn answer_of_trigger(
+        &mut self,
+        triggers: &Triggers,
+        request: &FuseRequest<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Errno> {
+        let handle = request.unique & !abi::UNIQUE_RESEND;
+        match request.op {
+            FuseOp::Open(flags) => {
+                if let NodeTarget::View(slot, _) = self.resolve_node(request.nodeid)? {
+                    self.snapshot(slot)?;
+                }
+                // What it shows is the host's pressure then, of which nobody in the container is to be told.
+                if flags & libc::O_ACCMODE as u32 != 0 && self.snapshot.facts.has_pressure == 0 {
+                    return Err(Errno::ROFS);
+                }
+                // Of what is written nothing may be left in the page cache; so nothing is cached.
+                abi::put_open(out, handle, abi::DIRECT_IO);
+            }
+            FuseOp::Write(open, text) => {
+                let NodeTarget::View(slot, node) = self.resolve_node(request.nodeid)? else {
+                    return Err(Errno::ROFS);
+                };
+                let again = handle != request.unique;
+                triggers.arm(self.slots, (slot, node), (open, again), text)?;
+                abi::put_written(out, text.len() as u32);
+            }
+            FuseOp::Poll(poll) => abi::put_poll(out, triggers.poll(self.slots, poll)),
+            // As procfs, which has no length to cut off.
+            FuseOp::SetAttr(which) if which & abi::SET_OWNER_OR_MODE != 0 => return Err(Errno::PERM),
+            FuseOp::SetAttr(_) => {
+                let attr = self.attr(request.nodeid, self.resolve_node(request.nodeid)?)?;
+                abi::put_attr(out, attr, FOREVER);
+            }
+            FuseOp::Release(open) => triggers.release(self.slots, open),
+            _ => return Err(Errno::NOSYS),
+        }
+        Ok(())
     }
 
     fn resolve_node(&self, nodeid: u64) -> Result<NodeTarget, Errno> {
@@ -110,7 +168,7 @@ impl<'a> FuseServer<'a> {
                 self.snapshot(slot)?;
                 let name = std::str::from_utf8(name).map_err(|_| Errno::NOENT)?;
                 let node = tree::lookup(dir, name, &self.snapshot.facts).ok_or(Errno::NOENT)?;
-                if !self.host_has(node) {
+                if !self.has(node) {
                     return Err(Errno::NOENT);
                 }
                 (slot, node)
@@ -133,7 +191,8 @@ impl<'a> FuseServer<'a> {
         };
         // As procfs does: the time of asking.
         let time = clock_gettime(ClockId::Realtime).tv_sec as u64;
-        Ok(NodeAttr { ino, size: size.into(), kind, time })
+        let writable = matches!(target, NodeTarget::View(_, node) if self.takes_triggers(node));
+        Ok(NodeAttr { ino, size: size.into(), kind, writable, time })
     }
 
     /// A page's size, as measured when its container was added. Pages without a bit are as long as they always were.
@@ -202,7 +261,7 @@ impl<'a> FuseServer<'a> {
                 self.snapshot(slot)?;
                 let children = tree::children(node, &self.snapshot.facts);
                 for (place, (name, child)) in children.iter().enumerate().skip(first) {
-                    if !self.host_has(*child) {
+                    if !self.has(*child) {
                         continue;
                     }
                     let id = nodeid(slot, *child);
@@ -221,9 +280,16 @@ impl<'a> FuseServer<'a> {
         self.slots.snapshot(slot, &mut self.snapshot).ok_or(Errno::STALE)
     }
 
-    /// What this host lacks, its containers lack.
-    fn host_has(&self, node: ViewNode) -> bool {
-        tree::host_path(node).is_none_or(|path| self.host.exists(&path))
+    /// What this host lacks, its containers lack. On the connection whose files take triggers there are no others.
+    fn has(&self, node: ViewNode) -> bool {
+        let is_served = self.triggers.is_none()
+            || matches!(node, ViewNode::Proc | ViewNode::Pressure)
+            || self.takes_triggers(node);
+        is_served && tree::host_path(node).is_none_or(|path| self.host.exists(&path))
+    }
+
+    fn takes_triggers(&self, node: ViewNode) -> bool {
+        self.triggers.is_some() && node.pressure_index().is_some()
     }
 
     /// The host's text for a page; empty where the page needs none, or where the host file went away.
@@ -231,6 +297,16 @@ impl<'a> FuseServer<'a> {
         // Pages of single CPUs are many and read once: they do not stay open.
         let keep = !matches!(node, ViewNode::CpuFile(..));
         tree::host_path(node).and_then(|path| self.host.read(&path, keep).ok()).unwrap_or_default()
+    }
+}
+
+/// What the connection of views says to what it has no files for.
+fn refuse_trigger(op: &FuseOp<'_>) -> Result<(), Errno> {
+    match op {
+        FuseOp::Release(_) => Ok(()),
+        FuseOp::Write(..) | FuseOp::SetAttr(_) => Err(Errno::ROFS),
+        // Open: there is no need of it (FUSE_NO_OPEN_SUPPORT), and the kernel will not ask again.
+        _ => Err(Errno::NOSYS),
     }
 }
 
@@ -277,6 +353,7 @@ pub(super) fn serial_of(nodeid: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::view_server::abi::PollRequest;
     use elbowroom_view::pages::snapshot::ContainerSnapshot;
 
     fn errno_of(out: &[u8]) -> i32 {
@@ -330,8 +407,12 @@ mod tests {
         assert_eq!(ask(link, FuseOp::ReadLink), Ok("../../cpu/cpu12".len()));
         assert_eq!(ask(page, FuseOp::ReadLink), Err(libc::EINVAL));
         assert_eq!(ask(view, FuseOp::OpenDir), Ok(16));
-        assert_eq!(ask(page, FuseOp::Open), Err(libc::ENOSYS));
-        assert_eq!(ask(page, FuseOp::Mutate), Err(libc::EROFS));
+        assert_eq!(ask(page, FuseOp::Open(0)), Err(libc::ENOSYS));
+        for op in [FuseOp::Mutate, FuseOp::Write(0, b"some 100000 2000000\n"), FuseOp::SetAttr(8)] {
+            assert_eq!(ask(page, op), Err(libc::EROFS));
+        }
+        assert_eq!(ask(page, FuseOp::Poll(PollRequest { handle: 0, waiter: 1 })), Err(libc::ENOSYS));
+        assert_eq!(ask(page, FuseOp::Release(0)), Ok(0));
         assert_eq!(ask(page, FuseOp::Malformed(15)), Err(libc::EINVAL));
         assert_eq!(ask(page, FuseOp::Unsupported(99)), Err(libc::ENOSYS));
         assert_eq!(ask(|_| 5 << NODE_BITS | 1, FuseOp::GetAttr), Err(libc::ESTALE));
@@ -343,6 +424,58 @@ mod tests {
         let proc = |slot| nodeid(slot, ViewNode::Proc);
         assert_eq!(ask(proc, FuseOp::Lookup(b"meminfo")), Err(libc::ENOENT));
         assert_eq!(ask(proc, FuseOp::Lookup(b"uptime")), Ok(128));
+    }
+
+    #[test]
+    fn files_that_take_triggers_are_opened_written_and_polled() {
+        let slots = Slots::create(4, 1).unwrap();
+        let facts = ContainerSnapshot { has_pressure: 1, ..ContainerSnapshot::EMPTY };
+        let slot = slots.add("own", 0, &[24; 64], &facts, &[]).unwrap();
+        let without = slots.add("hosts", 0, &[24; 64], &ContainerSnapshot::EMPTY, &[]).unwrap();
+        let host = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(host.path().join("proc/pressure")).unwrap();
+        std::fs::write(host.path().join("proc/pressure/memory"), "").unwrap();
+        let triggers = Triggers::new(&slots);
+        let mut server = FuseServer::new(&slots, HostFiles::new(host.path()));
+        server.set_triggers(Some(&triggers));
+        let mut ask = |unique, nodeid, op| {
+            let mut out = Vec::new();
+            server.answer(&FuseRequest { unique, nodeid, op }, &mut out);
+            match errno_of(&out) {
+                0 => Ok(out[abi::OUT_HEADER..].to_vec()),
+                errno => Err(-errno),
+            }
+        };
+        let word = |body: &[u8], at: usize| u32::from_ne_bytes(*body[at..].first_chunk().unwrap());
+        let dir = nodeid(slot, ViewNode::Pressure);
+        let file = nodeid(slot, ViewNode::PressureMemory);
+        let entry = ask(1, dir, FuseOp::Lookup(b"memory")).unwrap();
+        assert_eq!(word(&entry, 40 + 60) & 0o777, 0o666);
+        assert_eq!(ask(2, dir, FuseOp::Lookup(b"cpu")), Err(libc::ENOENT), "the host has none");
+        assert_eq!(ask(3, nodeid(slot, ViewNode::Proc), FuseOp::Lookup(b"uptime")), Err(libc::ENOENT));
+        let hosts = nodeid(without, ViewNode::PressureMemory);
+        assert_eq!(ask(4, hosts, FuseOp::Open(libc::O_RDWR as u32)), Err(libc::EROFS));
+        assert!(ask(5, hosts, FuseOp::Open(libc::O_RDONLY as u32)).is_ok());
+        let opened = ask(7, file, FuseOp::Open(libc::O_RDWR as u32)).unwrap();
+        assert_eq!((word(&opened, 0), word(&opened, 8)), (7, abi::DIRECT_IO));
+        // Asked for again, it is the same open file.
+        let again = ask(7 | abi::UNIQUE_RESEND, file, FuseOp::Open(libc::O_RDWR as u32));
+        assert_eq!(again.unwrap(), opened);
+        let line = b"some 100000 2000000\n";
+        assert_eq!(ask(8, file, FuseOp::Write(7, b"some\n")), Err(libc::EINVAL));
+        assert_eq!(word(&ask(9, file, FuseOp::Write(7, line)).unwrap(), 0), 20);
+        assert_eq!(ask(10, file, FuseOp::Write(7, line)), Err(libc::EBUSY));
+        assert!(ask(9 | abi::UNIQUE_RESEND, file, FuseOp::Write(7, line)).is_ok());
+        assert_eq!(ask(11, abi::ROOT_ID, FuseOp::Write(7, line)), Err(libc::EROFS));
+        let poll = |handle| FuseOp::Poll(PollRequest { handle, waiter: 1 });
+        assert_eq!(word(&ask(12, file, poll(7)).unwrap(), 0) & 0xff, 0x45, "it can be read and written");
+        assert_eq!(word(&ask(13, file, poll(8)).unwrap(), 0) & 0xff, 0x4f, "an error, for it has none");
+        // `open` with `O_TRUNC`, and chmod(2).
+        assert_eq!(ask(14, file, FuseOp::SetAttr(8 | 1 << 6)).map(|body| body.len()), Ok(104));
+        assert_eq!(ask(15, file, FuseOp::SetAttr(1)), Err(libc::EPERM));
+        assert_eq!(ask(16, file, FuseOp::Mutate), Err(libc::EROFS));
+        assert_eq!(ask(17, file, FuseOp::Release(7)), Ok(Vec::new()));
+        assert_eq!(word(&ask(18, file, poll(7)).unwrap(), 0) & 0xff, 0x4f);
     }
 
     #[test]

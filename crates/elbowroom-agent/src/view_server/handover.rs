@@ -21,13 +21,27 @@ use std::time::Duration;
 /// Environment variable in which a process of the agent finds its [`Handover`].
 const HANDOVER_ENV: &str = "ELBOWROOM_HANDOVER";
 
+/// The file systems that a view server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Connection {
+    /// The views, whose readers are served from the page cache and whose opening is not asked for.
+    Views,
+    /// The files that take PSI triggers ([`crate::view_server::triggers`]): each that is opened is known, and nothing is cached.
+    Triggers,
+}
+
+impl Connection {
+    /// All of them, in the order in which they are mounted.
+    pub const ALL: [Self; 2] = [Self::Views, Self::Triggers];
+}
+
 /// What every process of the agent holds, and hands to those it starts.
 #[derive(Debug)]
 pub(crate) struct Handover {
     /// How the agent was started.
     pub options: AgentOptions,
-    /// `/dev/fuse`, mounted and initialised.
-    pub fuse: OwnedFd,
+    /// `/dev/fuse`, mounted and initialised, for each [`Connection`].
+    pub fuse: [OwnedFd; 2],
     /// The memory of [`crate::view_server::slots`].
     pub slots: OwnedFd,
     /// The lock file.
@@ -66,7 +80,15 @@ impl AgentOptions {
 
     /// Where the views are mounted.
     pub fn views(&self) -> PathBuf {
-        self.run_dir.join(crate::view_server::VIEWS_DIR)
+        self.mount_point(Connection::Views)
+    }
+
+    /// Where a file system of ours is mounted.
+    pub fn mount_point(&self, connection: Connection) -> PathBuf {
+        self.run_dir.join(match connection {
+            Connection::Views => crate::view_server::VIEWS_DIR,
+            Connection::Triggers => crate::view_server::TRIGGERS_DIR,
+        })
     }
 
     /// Where the view pages are.
@@ -84,7 +106,7 @@ impl AgentOptions {
 #[derive(Serialize, Deserialize)]
 struct HandoverEnv {
     start: AgentOptions,
-    fuse: RawFd,
+    fuse: [RawFd; 2],
     slots: RawFd,
     roles: RawFd,
     program: RawFd,
@@ -116,8 +138,10 @@ impl Handover {
             Ok(fd)
         };
         let is_file = |stat: &rustix::fs::Stat| stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+        let is_fuse = |stat: &rustix::fs::Stat| stat.st_rdev == rustix::fs::makedev(10, 229);
+        let [views, triggers] = wire.fuse;
         Ok(Self {
-            fuse: adopt("FUSE connection", wire.fuse, |stat| stat.st_rdev == rustix::fs::makedev(10, 229))?,
+            fuse: [adopt("FUSE connection", views, is_fuse)?, adopt("FUSE connection", triggers, is_fuse)?],
             slots: adopt("shared memory", wire.slots, is_file)?,
             role_lock: RoleLock { file: File::from(adopt("lock file", wire.roles, is_file)?) },
             program: adopt("program", wire.program, is_file)?,
@@ -155,12 +179,19 @@ impl Handover {
         }
     }
 
-    /// Whether the connection is still there: not unmounted everywhere, and not aborted.
+    /// `/dev/fuse` of a connection.
+    pub(crate) fn connection(&self, connection: Connection) -> &OwnedFd {
+        &self.fuse[connection as usize]
+    }
+
+    /// Whether the connections are still there: not unmounted everywhere, and not aborted.
     pub(crate) fn is_connected(&self) -> bool {
-        let mut polled = [PollFd::new(&self.fuse, PollFlags::empty())];
-        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // The device says POLLERR when it is not (fs/fuse/dev.c, fuse_dev_poll).
-        !matches!(rustix::event::poll(&mut polled, Some(&none)), Ok(1..) if polled[0].revents().contains(PollFlags::ERR))
+        self.fuse.iter().all(|fuse| {
+            let mut polled = [PollFd::new(fuse, PollFlags::empty())];
+            let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+            // The device says POLLERR when it is not (fs/fuse/dev.c, fuse_dev_poll).
+            !matches!(rustix::event::poll(&mut polled, Some(&none)), Ok(1..) if polled[0].revents().contains(PollFlags::ERR))
+        })
     }
 
     /// A command of this agent's program that inherits nothing of the agent's.
@@ -186,21 +217,19 @@ impl Handover {
     /// # Errors
     /// [`FuseError::Io`] when it cannot be forked or executed.
     pub fn spawn(&self, role: AgentRole) -> Result<Child, FuseError> {
-        let fds = [
-            self.fuse.as_raw_fd(),
-            self.slots.as_raw_fd(),
-            self.role_lock.file.as_raw_fd(),
-            self.program.as_raw_fd(),
-        ];
-        let [fuse, slots, roles, program] = fds;
+        let [views, triggers] = &self.fuse;
+        let fds = [views, triggers, &self.slots, &self.program].map(AsRawFd::as_raw_fd);
+        let roles = self.role_lock.file.as_raw_fd();
+        let [views, triggers, slots, program] = fds;
+        let fuse = [views, triggers];
         let wire = HandoverEnv { start: self.options.clone(), fuse, slots, roles, program };
         let mut command = self.command(role.verb());
         if matches!(role, AgentRole::Policy | AgentRole::Api) {
             command.args(self.options.policy_args.iter().map(|arg| OsString::from_vec(arg.clone())));
         }
         // What talks to strangers is handed nothing.
-        let fds: &[RawFd] = if role == AgentRole::Api { &[] } else { &fds };
-        let fds = fds.to_vec();
+        let fds: Vec<RawFd> =
+            if role == AgentRole::Api { Vec::new() } else { fds.into_iter().chain([roles]).collect() };
         if role != AgentRole::Api {
             command.env(HANDOVER_ENV, serde_json::to_string(&wire).expect("numbers and strings are JSON"));
         }

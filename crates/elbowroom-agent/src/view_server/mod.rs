@@ -1,5 +1,5 @@
 //! The view file system: a read-only FUSE mount with one directory per container, whose files outlive every process of
-//! the agent but the last.
+//! the agent but the last. A second one beside it has the files of which each that is opened must be known ([triggers]).
 //!
 //! # Problem
 //! Containers have these files mounted over `/proc/meminfo` and its like. A read must cost no more than the native file,
@@ -9,7 +9,7 @@
 //! # Approach
 //! Readers are served from the page cache: names and attributes hold for ever, pages are dropped
 //! (`FUSE_NOTIFY_INVAL_INODE`) only when the numbers changed *and* somebody read them since. Four processes hold
-//! the same `/dev/fuse` descriptor and the same [slots]:
+//! the same `/dev/fuse` descriptors and the same [slots]:
 //!
 //! | process | does | is brought back by |
 //! |---|---|---|
@@ -22,7 +22,7 @@
 //! - A process that answers requests never sends an invalidation: that sleeps until READs under way are answered, which
 //!   would wait for itself, beyond the reach of SIGKILL. The notifier is a thread of the policy process.
 //! - Files have constant size: it is measured when a container is added, and seldom grows. A size that changes tears readers.
-//! - Node ids are computed (`serial << 24 | node`), so a new server needs nothing but the two descriptors.
+//! - Node ids are computed (`serial << 24 | node`), so a new server needs nothing but the descriptors.
 //! - `/dev/fuse` is shared, never cloned (`FUSE_DEV_IOC_CLONE`): requests that a process read through a clone of its
 //!   own fail when it dies, those read through the shared one can be asked for again (`FUSE_NOTIFY_RESEND`, Linux 6.9).
 //!   **Before Linux 6.9** a READ that a server had taken and not answered when it was killed keeps its page locked, and
@@ -60,6 +60,7 @@ pub mod server;
 pub(crate) mod service_manager;
 pub mod session;
 pub mod slots;
+mod triggers;
 
 pub use service_manager::{service_unit, will_restart};
 
@@ -190,6 +191,9 @@ pub(crate) const MOUNT_SOURCE: &str = "elbowroom";
 /// Directory below the run directory where the views are mounted. What it is in is root's alone: the kernel checks no modes in the
 /// views themselves, which containers' users read.
 pub(crate) const VIEWS_DIR: &str = "private/views";
+/// Directory below the run directory where the files of views are mounted that take PSI triggers, beside [`VIEWS_DIR`]: who mounts
+/// views looks there first ([`elbowroom_linux::mount::TRIGGERS_DIR`]).
+pub(crate) const TRIGGERS_DIR: &str = "private/triggers";
 /// Directory below the run directory where the view pages are.
 pub(crate) const PAGES_DIR: &str = "pages";
 /// Directory below the run directory that is empty on the host: in containers with the host's `/dev` the file is mounted there by which

@@ -2,7 +2,7 @@
 
 use super::notifier::DropQueue;
 use crate::view_server::fuse_server::nodeid;
-use crate::view_server::handover::Handover;
+use crate::view_server::handover::{Connection, Handover};
 use crate::view_server::slots::{SlotHandle, Slots};
 use crate::view_server::{FuseError, abi, session};
 use elbowroom_view::pages::snapshot::ContainerSnapshot;
@@ -77,7 +77,7 @@ impl NotifierShared {
     /// One notification. A node that no reader knows is not an error; nor is anything else the kernel may say about
     /// one page a reason not to go on with the next.
     pub(super) fn send_notification(&self, message: &[u8]) -> Result<(), FuseError> {
-        match session::send(&self.handover.fuse, message) {
+        match session::send(self.handover.connection(Connection::Views), message) {
             Err(FuseError::Disconnected) => Err(FuseError::Disconnected),
             Err(error) => {
                 tracing::warn!(%error, "a page could not be dropped: it may show old numbers");

@@ -1,7 +1,7 @@
 //! The directories below the run directory: each is root's alone. Sockets for others are files of the run directory itself, which others may
 //! walk through (`docs/guide/install.md` lists them).
 
-use crate::view_server::handover::AgentOptions;
+use crate::view_server::handover::{AgentOptions, Connection};
 use crate::view_server::session::{MountLine, mounts_on, unmount};
 use crate::view_server::{FuseError, PRESSURE_DIR};
 use elbowroom_client::control::labels_dir;
@@ -34,10 +34,10 @@ pub(crate) fn remove(options: &AgentOptions) {
 }
 
 /// What is mounted on each, from the inside out, and what they are in.
-fn directories(options: &AgentOptions) -> [PathBuf; 4] {
-    let views = options.views();
+fn directories(options: &AgentOptions) -> [PathBuf; 5] {
+    let [views, triggers] = Connection::ALL.map(|connection| options.mount_point(connection));
     let private = views.parent().expect("views have a directory of their own").to_owned();
-    [views, private, options.pages(), options.run_dir.join(PRESSURE_DIR)]
+    [views, triggers, private, options.pages(), options.run_dir.join(PRESSURE_DIR)]
 }
 
 /// Closes what an agent before left open to other users of the host. Views that are mounted stay, in another place.
@@ -55,7 +55,7 @@ pub(crate) fn close_to_others(options: &AgentOptions) -> Result<(), FuseError> {
         unmount(&open_views);
         let _ = std::fs::remove_dir(&open_views);
     }
-    let [_, private, pages, pressure] = directories(options);
+    let [_, _, private, pages, pressure] = directories(options);
     for dir in [private, pages, pressure, options.leases(), labels_dir(run_dir)] {
         match close(&dir) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -96,7 +96,7 @@ mod tests {
         let (dir, options) = options();
         make(&options).unwrap();
         make(&options).unwrap();
-        assert_eq!(directories(&options).map(|dir| mode(&dir)), [MODE; 4]);
+        assert_eq!(directories(&options).map(|dir| mode(&dir)), [MODE; 5]);
         remove(&options);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }

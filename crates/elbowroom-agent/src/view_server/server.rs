@@ -1,9 +1,9 @@
 //! The view server's process: its threads, and their end. It has no state that a successor would miss, so it may be killed at any
-//! instruction. What it answers is [`super::fuse_server`]'s.
+//! instruction. What it answers is [`super::fuse_server`]'s; what it wakes is [`super::triggers`]'.
 
 use crate::view_server::answer_threads::{DRAINING, SharedServer};
 use crate::view_server::deferred;
-use crate::view_server::handover::Handover;
+use crate::view_server::handover::{Connection, Handover};
 use crate::view_server::rights;
 use crate::view_server::roles::AgentRole;
 use crate::view_server::slots::{ShutdownMode, Slots};
@@ -17,9 +17,9 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Threads that take requests. Two, because one may be held up by a slow host file while the other goes on; more would only
-/// take turns, since hits never come here.
-const ANSWER_THREADS: usize = 2;
+/// Threads that take requests, by where from. Two for the views, because one may be held up by a slow host file while the other goes on;
+/// more would only take turns, since hits never come here.
+const ANSWER_THREADS: [Connection; 3] = [Connection::Views, Connection::Views, Connection::Triggers];
 
 /// What a thread of the view server does until it leaves.
 type ThreadBody = Box<dyn FnOnce(&SharedServer) -> Result<(), FuseError> + Send>;
@@ -37,7 +37,7 @@ pub fn main() -> Result<(), FuseError> {
     let slots = Slots::open(handover.slots.try_clone().map_err(FuseError::io("duplicating", "slots"))?)?;
     handover.acquire_role(AgentRole::Server)?;
     if slots.has_lost_requests() {
-        match abort_connection(&handover) {
+        match abort_connections(&handover) {
             // The supervisor finds that out, and makes another.
             Ok(()) => return Ok(()),
             Err(error) => tracing::error!(%error, "readers hang, and views may show old numbers"),
@@ -57,13 +57,14 @@ pub fn main() -> Result<(), FuseError> {
         })
     };
     let mut takers = Vec::new();
-    for _ in 0..ANSWER_THREADS {
+    for connection in ANSWER_THREADS {
         let defer = defer.clone();
-        takers.push(start("answer", Box::new(move |shared| shared.answer_requests(&defer))));
+        takers.push(start("answer", Box::new(move |shared| shared.answer_requests(connection, &defer))));
     }
     // The last that sends is a thread that takes requests.
     drop(defer);
     start("defer", Box::new(move |shared| shared.answer_deferred(&inbox)));
+    start("triggers", Box::new(SharedServer::watch_triggers));
     let told = Arc::clone(&shared);
     spawn("leave", move || drain_on_handover(&signals, &told.slots, &takers));
     // All threads are there.
@@ -72,12 +73,14 @@ pub fn main() -> Result<(), FuseError> {
     if shared.slots.can_resend() {
         let mut message = Vec::new();
         abi::resend(&mut message);
-        session::send(&shared.handover.fuse, &message)?;
+        for connection in Connection::ALL {
+            session::send(shared.handover.connection(connection), &message)?;
+        }
     }
     tracing::info!(pid = std::process::id(), "view server ready");
     // One thread that failed is enough: the other one's unanswered request is asked again, and a new server has both. One that
     // leaves has answered all it took, and so must the others.
-    for _ in 0..ANSWER_THREADS + 1 {
+    for _ in 0..ANSWER_THREADS.len() + 1 {
         match end.recv().expect("this function keeps a sender") {
             Ok(Ok(())) => {}
             // Unmounted, or aborted, which the supervisor finds out for itself: there is nothing left to answer.
@@ -89,15 +92,17 @@ pub fn main() -> Result<(), FuseError> {
     Ok(())
 }
 
-/// Ends a connection with requests that nobody will answer. Who reads waits for them in the kernel, and so would the notifier, at the page
-/// of such a reader, and refresh no view any more.
-fn abort_connection(handover: &Handover) -> Result<(), FuseError> {
-    let lines = session::mounts_on(&handover.options.views())?;
-    let ours = lines.last().filter(|line| line.is_ours()).ok_or(FuseError::Disconnected)?;
-    session::abort(ours.minor)?;
+/// Ends the connections, one of which has requests that nobody will answer. Who reads waits for them in the kernel, and so would the
+/// notifier, at the page of such a reader, and refresh no view any more.
+fn abort_connections(handover: &Handover) -> Result<(), FuseError> {
+    for connection in Connection::ALL {
+        let lines = session::mounts_on(&handover.options.mount_point(connection))?;
+        let ours = lines.last().filter(|line| line.is_ours()).ok_or(FuseError::Disconnected)?;
+        session::abort(ours.minor)?;
+    }
     tracing::warn!(
         because = "a view server died with requests that this kernel (before Linux 6.9) cannot ask again",
-        "aborted the views' connection"
+        "aborted the views' connections"
     );
     Ok(())
 }

@@ -15,6 +15,7 @@
 //! systemd 254 has `FileDescriptorStorePreserve=` for stores that outlive a stop; before, and without it, the store is emptied
 //! when a unit is inactive and has no job.
 
+use crate::view_server::handover::Connection;
 use crate::view_server::slots::Slots;
 use elbowroom_linux::bounded;
 use elbowroom_types::unit::counted;
@@ -24,8 +25,8 @@ use sd_notify::NotifyState;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Name of the FUSE connection in the store.
-const FUSE_FD_NAME: &str = "fuse";
+/// Names of the FUSE connections in the store, in the order of [`Connection::ALL`].
+const FUSE_FD_NAMES: [&str; 2] = ["fuse", "triggers"];
 /// Name of the shared memory in the store.
 const SLOTS_FD_NAME: &str = "slots";
 /// How long the manager may take to say what it is doing, whatever it is asked for that.
@@ -37,8 +38,10 @@ pub(super) const SERVICE_ENV_VARS: [&str; 6] =
 /// What an agent before left in the store.
 #[derive(Debug)]
 pub(crate) struct StoredFds {
-    /// `/dev/fuse`, mounted and initialised.
-    pub fuse: OwnedFd,
+    /// `/dev/fuse`, mounted and initialised, of the views.
+    pub views: OwnedFd,
+    /// The same of the files that take triggers: an agent before 0.1 had none.
+    pub triggers: Option<OwnedFd>,
     /// The memory of [`Slots`].
     pub slots: OwnedFd,
 }
@@ -59,16 +62,18 @@ pub(crate) fn take_listen_fds() -> Vec<(OwnedFd, String)> {
 impl StoredFds {
     /// Takes over what is in the store. To be called once, before anything else is opened.
     pub fn take() -> Option<Self> {
-        let (mut fuse, mut slots) = (None, None);
+        let [views_name, triggers_name] = FUSE_FD_NAMES;
+        let (mut views, mut triggers, mut slots) = (None, None, None);
         for (fd, name) in take_listen_fds() {
             // Of two of a name, the one that was stored last.
             match name.as_str() {
-                FUSE_FD_NAME => fuse = Some(fd),
                 SLOTS_FD_NAME => slots = Some(fd),
+                name if name == views_name => views = Some(fd),
+                name if name == triggers_name => triggers = Some(fd),
                 _ => {}
             }
         }
-        Some(Self { fuse: fuse?, slots: slots? })
+        Some(Self { views: views?, triggers, slots: slots? })
     }
 }
 
@@ -88,12 +93,13 @@ impl ServiceManager {
     }
 
     /// Gives what must outlive us to the store, in place of what is there.
-    pub(crate) fn store_fds(&self, fuse: impl AsFd, slots: impl AsFd) {
-        for (name, fd) in [(FUSE_FD_NAME, fuse.as_fd()), (SLOTS_FD_NAME, slots.as_fd())] {
+    pub(crate) fn store_fds(&self, fuse: &[OwnedFd; Connection::ALL.len()], slots: &OwnedFd) {
+        let fuse = FUSE_FD_NAMES.into_iter().zip(fuse);
+        for (name, fd) in fuse.chain([(SLOTS_FD_NAME, slots)]) {
             self.notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
             // Without FDPOLL=0 the manager would wake up at every request in the queue.
             let state = [NotifyState::FdStore, NotifyState::FdName(name), NotifyState::Custom("FDPOLL=0")];
-            if let Err(error) = sd_notify::notify_with_fds(&state, &[fd]) {
+            if let Err(error) = sd_notify::notify_with_fds(&state, &[fd.as_fd()]) {
                 tracing::warn!(%error, name, "the service manager does not keep it: a restart will replace the views");
             }
         }
@@ -101,7 +107,7 @@ impl ServiceManager {
 
     /// Nothing is to outlive us any more.
     pub(crate) fn remove_fds(&self) {
-        for name in [FUSE_FD_NAME, SLOTS_FD_NAME] {
+        for name in FUSE_FD_NAMES.into_iter().chain([SLOTS_FD_NAME]) {
             self.notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
         }
     }

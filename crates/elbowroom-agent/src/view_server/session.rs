@@ -1,6 +1,7 @@
 //! The mount and its connection: opening, the handshake, reading requests, writing answers, and getting rid of it.
 
 use crate::view_server::abi::{FuseOp, FuseRequest, InitReply, InitRequest};
+use crate::view_server::handover::Connection;
 use crate::view_server::{FS_TYPE, FuseError, MOUNT_SOURCE, abi};
 use elbowroom_linux::mount::mountinfo::{MountTable, MountTableBounds};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -40,7 +41,7 @@ pub struct FuseConnection {
 ///
 /// # Errors
 /// [`FuseError::Io`] for the device and the mount, [`FuseError::Handshake`].
-pub fn mount(views: &Path) -> Result<FuseConnection, FuseError> {
+pub(crate) fn mount(views: &Path, connection: Connection) -> Result<FuseConnection, FuseError> {
     const DEVICE: &str = "/dev/fuse";
     let fuse = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| FuseError::io("opening (is the fuse module loaded?)", DEVICE)(e.into()))?;
@@ -48,11 +49,11 @@ pub fn mount(views: &Path) -> Result<FuseConnection, FuseError> {
     // invalidation forgets modes too and every open would have to ask for them again.
     let options = format!("fd={},rootmode=40555,user_id=0,group_id=0,allow_other", AsRawFd::as_raw_fd(&fuse));
     let options = CString::new(options).expect("a number has no NUL");
-    let flags = MountFlags::RDONLY
-        | MountFlags::NOSUID
-        | MountFlags::NODEV
-        | MountFlags::NOEXEC
-        | MountFlags::NOATIME;
+    let access = match connection {
+        Connection::Views => MountFlags::RDONLY,
+        Connection::Triggers => MountFlags::empty(),
+    };
+    let flags = access | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
     rustix::mount::mount(MOUNT_SOURCE, views, FS_TYPE, flags, options.as_c_str())
         .map_err(|e| FuseError::io("mounting the views on", views)(e.into()))?;
     match handshake(&fuse) {

@@ -29,20 +29,22 @@
 mod header;
 mod layout;
 mod shared_memory;
+mod triggers;
 mod versions;
 mod words;
 
 pub(crate) use header::ShutdownMode;
 pub use header::ViewServerCounters;
 pub(crate) use layout::{DEFAULT_CAPACITY, MAX_CAPACITY, MAX_NAME};
+pub(super) use triggers::StoredTrigger;
 
 use crate::fnv::fnv1a;
 use crate::view_server::FuseError;
 use elbowroom_types::cpuset::MAX_CPUS;
 use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use layout::{
-    FACTS_WORDS, MAGIC, NAME_WORDS, PAGE_BITS, TIMES_WORDS, buffer_words, head, index_words, layout_id, slot,
-    slot_words, total_words,
+    FACTS_WORDS, MAGIC, NAME_WORDS, PAGE_BITS, SIZE_WORDS, TIMES_WORDS, buffer_words, head, index_words,
+    layout_id, slot, slot_words, total_words,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -187,7 +189,7 @@ impl Slots {
     /// The constant size of the page with that bit, in bytes; `None` when the container is gone.
     pub fn size(&self, slot: SlotHandle, bit: u8) -> Option<u32> {
         let size =
-            self.words[self.base(slot) + slot::SIZES + usize::from(bit) % PAGE_BITS].load(Ordering::Relaxed);
+            self.words[self.base(slot) + slot::SIZES + usize::from(bit) % SIZE_WORDS].load(Ordering::Relaxed);
         self.check_live(slot)?;
         u32::try_from(size).ok()
     }
@@ -258,9 +260,12 @@ impl Slots {
             self.words[base + slot::READ].store(0, Ordering::Relaxed);
             self.words[base + slot::OWNER].store(owner, Ordering::Relaxed);
             self.fill_name(base, name);
-            for (word, size) in self.words[base + slot::SIZES..][..PAGE_BITS].iter().zip(sizes) {
+            for (word, size) in self.words[base + slot::SIZES..][..SIZE_WORDS].iter().zip(sizes) {
                 word.store((*size).into(), Ordering::Relaxed);
             }
+            self.words[base + slot::TRIGGERS..base + slot::BUFFERS]
+                .iter()
+                .for_each(|word| word.store(0, Ordering::Relaxed));
             self.fill(base, facts, times);
             self.hash_of(place).store(fnv1a(name.as_bytes()), Ordering::Relaxed);
             self.words[head::HIGH_WATER].fetch_max(place as u64 + 1, Ordering::Relaxed);
@@ -289,7 +294,7 @@ impl Slots {
     /// Makes pages longer, where `sizes` are longer than what they have; none becomes shorter.
     pub fn grow(&self, slot: SlotHandle, sizes: &[u32; PAGE_BITS]) {
         if self.check_live(slot).is_some() {
-            for (word, size) in self.words[self.base(slot) + slot::SIZES..][..PAGE_BITS].iter().zip(sizes) {
+            for (word, size) in self.words[self.base(slot) + slot::SIZES..][..SIZE_WORDS].iter().zip(sizes) {
                 word.fetch_max((*size).into(), Ordering::SeqCst);
             }
         }

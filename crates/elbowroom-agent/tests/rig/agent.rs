@@ -137,8 +137,10 @@ impl Agent {
 
     /// Aborts the connection: whoever hangs, hangs no more.
     pub fn abort(run_dir: &Path) {
-        for line in session::mounts_on(&run_dir.join("private/views")).unwrap_or_default() {
-            let _ = session::abort(line.minor);
+        for name in ["private/views", "private/triggers"] {
+            for line in session::mounts_on(&run_dir.join(name)).unwrap_or_default() {
+                let _ = session::abort(line.minor);
+            }
         }
     }
 
@@ -173,7 +175,7 @@ impl Drop for Agent {
             }
             let _ = self.first.wait();
         }
-        for at in ["private/views", "pages"].map(|name| self.dir.path().join(name)) {
+        for at in ["private/views", "private/triggers", "pages"].map(|name| self.dir.path().join(name)) {
             session::mounts_on(&at).unwrap_or_default().iter().for_each(|_| session::unmount(&at));
         }
     }

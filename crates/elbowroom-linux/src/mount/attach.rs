@@ -4,7 +4,7 @@ use super::mount_calls::{copy_mount, id_of, move_mount, open_target, open_tree};
 use super::mountinfo::{MountEntry, MountTable, is_deleted};
 use super::namespace::{FileId, NamespaceRoot, Unmounter, file_id};
 use super::plan::{BindMount, MountPlan, SkipReason, SkippedSurface, ViewDirectory, covered_filesystem};
-use super::{MountError, SOURCE, uncovered};
+use super::{MountError, SOURCE, TRIGGER_FILES, uncovered};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
@@ -71,7 +71,7 @@ struct CompletedMount {
 
 fn attach_at(place: &NamespaceRoot, plan: &MountPlan) -> Result<AttachReport, MountError> {
     let view = &plan.view;
-    let dir = view.open()?;
+    let (views, triggers) = (view.open()?, view.open_triggers());
     // Until the end: two agents' hands at the same targets would each take back what the other relies on.
     let _lock = place.lock()?;
     let table = place.table()?;
@@ -83,7 +83,11 @@ fn attach_at(place: &NamespaceRoot, plan: &MountPlan) -> Result<AttachReport, Mo
             Errno::NOENT | Errno::NOTDIR | Errno::NOTCONN => MountError::NoView { path: source.clone() },
             errno => MountError::of(call, &source, errno),
         };
-        let id = file_id(dir.as_fd(), &bind.source).map_err(|e| no_view("statx", e))?;
+        let triggers = triggers.as_ref().filter(|_| bind.source.starts_with(TRIGGER_FILES));
+        let (dir, id) = match triggers.map(|dir| (dir, file_id(dir.as_fd(), &bind.source))) {
+            Some((dir, Ok(id))) => (dir, id),
+            _ => (&views, file_id(views.as_fd(), &bind.source).map_err(|e| no_view("statx", e))?),
+        };
         let decision = place.or_vanished(decide(place, &table, view, id, &bind.target))?;
         let inside = foreign_mounts_inside(&table, view, &bind.target);
         attached.skipped.extend(inside.iter().map(|mount| SkippedSurface {
@@ -153,7 +157,7 @@ fn decide(
         return Ok(TargetDecision::Perform(TargetStep::Mount { on }));
     };
     let there = id_of(&open_target(place, target, top.id)?, target)?;
-    let live = top.device == view.device && !is_deleted(&top.root);
+    let live = [view.device, source.device].contains(&top.device) && !is_deleted(&top.root);
     Ok(if (there.device, there.inode) == (source.device, source.inode) {
         TargetDecision::Present
     } else if live && !top.root.starts_with(&view.root) && place.is_shared()? {

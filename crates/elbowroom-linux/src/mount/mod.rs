@@ -53,6 +53,12 @@ pub(crate) const FSTYPE: &str = "fuse.elbowroom";
 /// See [`FSTYPE`].
 pub const SOURCE: &str = "elbowroom";
 
+/// The directory beside that of all views where files of views are that take PSI triggers, in a directory of the same name for each
+/// container. A file that is there is mounted in place of the view's own, which is read-only.
+pub const TRIGGERS_DIR: &str = "triggers";
+/// Where such files are in a view.
+const TRIGGER_FILES: &str = "proc/pressure";
+
 /// Why views could not be mounted, found or removed. Each is one line that names the thing and the way out.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {

@@ -2,7 +2,7 @@
 
 use super::mountinfo::{CgroupLine, MountEntry, MountTable, is_deleted};
 use super::namespace::{FileId, NamespaceRoot, file_id, open_dir, path_of};
-use super::{FSTYPE, MountError, PAGE_TARGET, SOURCE};
+use super::{FSTYPE, MountError, PAGE_TARGET, SOURCE, TRIGGERS_DIR};
 use elbowroom_types::id::DeviceNumber;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -273,6 +273,12 @@ impl ViewDirectory {
     pub(super) fn open(&self) -> Result<OwnedFd, MountError> {
         let (fd, id) = open_view(&self.dir)?;
         if id.device == self.device { Ok(fd) } else { Err(MountError::NoView { path: self.dir.clone() }) }
+    }
+
+    /// Opens the directory of the files of this view that take triggers, where there is one.
+    pub(super) fn open_triggers(&self) -> Option<OwnedFd> {
+        let all = self.dir.parent()?.parent()?.join(TRIGGERS_DIR);
+        open_dir(&all.join(self.dir.file_name()?)).ok()
     }
 
     /// Whether a mount is a view of any agent, dead ones included, or comes from this view's filesystem. The mount that

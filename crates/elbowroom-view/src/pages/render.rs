@@ -80,9 +80,9 @@ fn text(node: ViewNode, facts: &ContainerSnapshot, times: &[CpuTimes], host: &st
         ViewNode::Diskstats => diskstats::text(facts, host),
         ViewNode::Loadavg => loadavg::text(facts),
         ViewNode::Meminfo => meminfo::text(facts, host),
-        ViewNode::PressureCpu => pressure::text(facts, 0, host),
-        ViewNode::PressureIo => pressure::text(facts, 1, host),
-        ViewNode::PressureMemory => pressure::text(facts, 2, host),
+        ViewNode::PressureCpu | ViewNode::PressureIo | ViewNode::PressureMemory => {
+            pressure::text(facts, node.pressure_index().unwrap_or(0), host)
+        }
         ViewNode::Stat => stat::text(facts, times, host),
         ViewNode::Swaps => swaps::text(facts, host),
         ViewNode::Uptime => uptime::text(times, now),

@@ -227,6 +227,11 @@ impl ViewNode {
         })
     }
 
+    /// Of which entry of [`ContainerSnapshot::pressure`] it is the file.
+    pub fn pressure_index(self) -> Option<usize> {
+        [Self::PressureCpu, Self::PressureIo, Self::PressureMemory].iter().position(|node| *node == self)
+    }
+
     /// Whether it changes with what the container does and how long it runs, not only with its view: to be refreshed on a
     /// timer.
     pub fn is_dynamic(self) -> bool {

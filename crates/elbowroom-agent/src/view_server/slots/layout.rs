@@ -16,6 +16,12 @@ pub(super) const FACTS_WORDS: usize = size_of::<ContainerSnapshot>() / 8;
 pub(super) const TIMES_WORDS: usize = size_of::<CpuTimes>() / 8;
 pub(super) const NAME_WORDS: usize = MAX_NAME / 8;
 pub(super) const PAGE_BITS: usize = 64;
+/// Of so many of the page bits there are pages, and sizes of them.
+pub(super) const SIZE_WORDS: usize = 40;
+/// Words of an armed PSI trigger.
+pub(super) const TRIGGER_WORDS: usize = 3;
+/// PSI triggers that a container can have armed: programs arm one or two for each resource.
+pub(crate) const MAX_TRIGGERS: usize = 8;
 
 /// Words of the header. One word each; everything not named here is zero.
 pub(super) mod head {
@@ -47,7 +53,9 @@ pub(super) mod slot {
     pub const NAME_LEN: usize = 4;
     pub const NAME: usize = 5;
     pub const SIZES: usize = NAME + super::NAME_WORDS;
-    pub const BUFFERS: usize = SIZES + super::PAGE_BITS;
+    /// Written by the view server alone.
+    pub const TRIGGERS: usize = SIZES + super::SIZE_WORDS;
+    pub const BUFFERS: usize = TRIGGERS + super::MAX_TRIGGERS * super::TRIGGER_WORDS;
 }
 
 pub(super) fn buffer_words(cpus: usize) -> usize {
