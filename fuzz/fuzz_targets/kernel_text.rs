@@ -1,10 +1,11 @@
-//! Arbitrary bytes as every file of the kernel that the sensor reads: a value or an error that names the line, no panic.
+//! Arbitrary bytes as every file of the kernel that the sensor reads, and as what is written to a pressure file: a value or an error that names the line, no panic.
 #![no_main]
 
 use elbowroom_linux::cgroup::{v1, v2};
 use elbowroom_linux::{fixture, proc};
 use elbowroom_profile::pages::measure::areas;
 use elbowroom_types::cpuset::CpuSet;
+use elbowroom_types::psi_trigger::PsiTrigger;
 use elbowroom_types::unit::{parse_bytes, parse_cpus, parse_duration};
 use libfuzzer_sys::fuzz_target;
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ fuzz_target!(|data: &[u8]| {
     );
     let _ = (proc::diskstats(&text), proc::swaps(&text), proc::net_dev(&text));
     let _ = areas(&text, "/bin/sh");
+    let _ = PsiTrigger::parse(data);
     let _ = (
         v1::limit(&text),
         v1::quota(&text),
