@@ -348,6 +348,23 @@ fn a_disk_that_one_container_uses_is_not_glanced_at() {
 }
 
 #[test]
+fn an_alarm_that_found_nothing_does_not_keep_the_next_one_away() {
+    let mut toy = burst(SPEED, 0.3);
+    toy.tenants[1].wants = 0.15;
+    assert!((0..7).all(|_| toy.glance(GLANCE_INTERVAL).is_none()));
+    toy.late = 50.0;
+    assert_eq!(toy.glance(GLANCE_INTERVAL), Some(toy.now), "requests wait");
+    toy.look();
+    toy.late = 0.0;
+    toy.serve(EARLY_PERIOD);
+    toy.look();
+    assert!(!toy.disks.needs_early_sample() && toy.caps().count() == 0, "it was nothing");
+    assert!((0..2).all(|_| toy.glance(GLANCE_INTERVAL).is_none()));
+    toy.tenants[1].wants = 2.0;
+    assert_eq!(toy.glance(GLANCE_INTERVAL), Some(toy.now), "the burst");
+}
+
+#[test]
 fn an_alarm_just_after_a_measurement_waits_until_the_next_one_counts() {
     let mut toy = burst(SPEED, 0.3);
     toy.tenants[1].wants = 0.15;

@@ -38,6 +38,7 @@ mod tell;
 pub use constants::LifelineConstants;
 pub(super) use rule::tick;
 
+use super::EARLY_PERIOD;
 use super::flow::Flow;
 use super::meter::DiskLoad;
 use base_latency::BaseLatency;
@@ -93,11 +94,10 @@ impl DeviceModel {
     }
 
     /// Whether the disk became slow since the last glance, of which this is the load. No decision depends on it, only when the next
-    /// measurement is made. One that is known to be slow, or that raised an alarm a moment ago, raises none.
+    /// measurement is made. One that is known to be slow, or that raised an alarm within two short periods, raises none.
     pub(super) fn becomes_slow(&mut self, load: &DiskLoad, k: &LifelineConstants) -> bool {
-        let lately = self
-            .alarm
-            .is_some_and(|then| load.now.saturating_sub(then).get() as f64 / 1e6 < k.settle_seconds);
+        let two = EARLY_PERIOD.saturating_add(EARLY_PERIOD);
+        let lately = self.alarm.is_some_and(|then| load.now.saturating_sub(then) < two);
         let slow = self.base_latency.latency_ratio(load).is_some_and(|ratio| ratio > k.slow);
         let alarm = slow && !lately && self.slow_since.is_none() && load.fills_early_period();
         if alarm {
