@@ -159,7 +159,7 @@ impl Supervisor<'_> {
         let stopping = self.stop.is_some();
         let policy = &self.peers[POLICY];
         if let WatchedState::Up { pid, .. } = policy.state
-            && let Some(silent) = self.silence.look(self.slots.heartbeats(), now, is_running(pid))
+            && let Some(silent) = self.silence.look(self.slots.heartbeats(), now, || is_running(pid))
             && !stopping
         {
             let pid = pid.as_raw_nonzero();

@@ -38,9 +38,14 @@ impl PolicySilence {
         *self = Self { doublings: self.doublings, hung_at: self.hung_at, ..Self::new(beats, now) };
     }
 
-    /// A look, to be taken several times a second; `is_running` says whether its main thread computes. How long the process has been
-    /// silent, where that is too long: it is to be replaced.
-    pub(crate) fn look(&mut self, beats: u64, now: Instant, is_running: bool) -> Option<Duration> {
+    /// A look, to be taken several times a second; `is_running`, asked where there was no beat, says whether its main thread computes. How
+    /// long the process has been silent, where that is too long: it is to be replaced.
+    pub(crate) fn look(
+        &mut self,
+        beats: u64,
+        now: Instant,
+        is_running: impl FnOnce() -> bool,
+    ) -> Option<Duration> {
         let step = now.saturating_duration_since(self.looked_at).min(LONGEST_STEP);
         self.looked_at = now;
         if now.saturating_duration_since(self.hung_at) >= FORGET_AFTER {
@@ -50,7 +55,7 @@ impl PolicySilence {
             (self.beats, self.has_worked, self.silent) = (beats, true, Duration::ZERO);
             return None;
         }
-        self.silent += if is_running { step / RUNNING_DISCOUNT } else { step };
+        self.silent += if is_running() { step / RUNNING_DISCOUNT } else { step };
         let patience = if self.has_worked { HANG_TIMEOUT } else { START_TIMEOUT } * (1 << self.doublings);
         if self.silent < patience {
             return None;
@@ -74,8 +79,8 @@ mod tests {
         seconds: u32,
         beats: impl Fn(u32) -> u64,
     ) -> Vec<Duration> {
-        let looks =
-            (1..=seconds * 4).filter_map(|n| watch.look(beats(n), from + LOOK * n, false).map(|_| LOOK * n));
+        let looks = (1..=seconds * 4)
+            .filter_map(|n| watch.look(beats(n), from + LOOK * n, || false).map(|_| LOOK * n));
         looks.collect()
     }
 
@@ -97,7 +102,7 @@ mod tests {
         assert_eq!(hangs(&mut watch, start, 11, |_| 7), [START_TIMEOUT]);
         // Whatever the one before did.
         let mut watch = PolicySilence::new(7, start);
-        assert!(watch.look(8, start + LOOK, false).is_none());
+        assert!(watch.look(8, start + LOOK, || false).is_none());
         watch.restart(8, start);
         assert_eq!(hangs(&mut watch, start, 11, |_| 8), [START_TIMEOUT]);
     }
@@ -109,9 +114,9 @@ mod tests {
         let mut took = Vec::new();
         for _ in 0..8 {
             watch.restart(0, start);
-            watch.look(1, start, false);
+            watch.look(1, start, || false);
             took.extend(
-                (1..=200).find(|n| watch.look(1, start + LOOK * *n, false).is_some()).map(|n| LOOK * n),
+                (1..=200).find(|n| watch.look(1, start + LOOK * *n, || false).is_some()).map(|n| LOOK * n),
             );
         }
         assert_eq!(took[..3], [HANG_TIMEOUT, HANG_TIMEOUT * 2, HANG_TIMEOUT * 4]);
@@ -119,7 +124,7 @@ mod tests {
         // Long after that it is forgotten.
         let later = start + 2 * FORGET_AFTER;
         watch.restart(1, later);
-        watch.look(2, later, false);
+        watch.look(2, later, || false);
         assert_eq!(hangs(&mut watch, later, 2, |_| 2), [HANG_TIMEOUT]);
     }
 
@@ -127,11 +132,11 @@ mod tests {
     fn a_watcher_that_slept_knows_nothing_and_one_that_computes_has_more_time() {
         let start = Instant::now();
         let mut watch = PolicySilence::new(0, start);
-        watch.look(1, start, false);
-        assert_eq!(watch.look(1, start + Duration::from_secs(3_600), false), None);
+        watch.look(1, start, || false);
+        assert_eq!(watch.look(1, start + Duration::from_secs(3_600), || false), None);
         let mut watch = PolicySilence::new(0, start);
-        watch.look(1, start, false);
-        let looks = (1..=24).filter_map(|n| watch.look(1, start + LOOK * n, true));
+        watch.look(1, start, || false);
+        let looks = (1..=24).filter_map(|n| watch.look(1, start + LOOK * n, || true));
         assert_eq!(looks.count(), 0);
     }
 }
