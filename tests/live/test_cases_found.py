@@ -59,7 +59,7 @@ def test_what_an_engine_in_a_container_makes_has_its_own_view(agent, docker):
     outer.run("sh", "-c", f"""mkdir -p {" ".join(groups)} || exit 1
         echo {128 * MIB} >{groups[0]}/memory.limit_in_bytes
         (for group in {" ".join(groups)}; do echo 0 >$group/cgroup.procs; done; exec unshare -m sleep 1000) >/dev/null 2>&1 </dev/null &""")
-    row = eventually(lambda: next((row for row in agent.list() if row["id"] == HEX and row["attached"]), None))
+    row = eventually(lambda: next((row for row in agent.list() if row["id"] == f"/docker/{outer.id}/docker/{HEX}" and row["attached"]), None))
     assert row["engine"] == "docker" and row["path"] == f"/docker/{outer.id}/docker/{HEX}" and row["labels"]["governors"] is False
     [inside] = (ROOT / "memory" / row["path"].lstrip("/") / "cgroup.procs").read_text().split()
     assert meminfo(Path(f"/proc/{inside}/root/proc/meminfo").read_text())["MemTotal"] == 128 * MIB
