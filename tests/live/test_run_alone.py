@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.cgroup import ROOT, V2
+from kit.cgroup import HIERARCHIES, ROOT, V2
 from kit.container import meminfo
 from kit.process import Process, holders, pids
 from kit.wait import PATIENCE, always, eventually
@@ -48,7 +48,9 @@ def own_agent(run_dir, container):
     """The processes of a container's own agent, by role."""
     found = {}
     for pid in holders(own_directory(run_dir, container)):
-        found.setdefault(words(pid)[1], Process(pid))
+        # One that ends has no words any more.
+        for role in words(pid)[1:2]:
+            found.setdefault(role, Process(pid))
     return found
 
 
@@ -197,3 +199,48 @@ def without_fuse():
     os.unshare(os.CLONE_NEWNS) if hasattr(os, "unshare") else __import__("ctypes").CDLL(None).unshare(0x20000)
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     subprocess.run(["mount", "--bind", "/dev/null", "/dev/fuse"], check=True)
+
+
+WAIT_FOR_LOCKS = """import fcntl, os, sys, time
+def wait(path):
+    while True:
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        except PermissionError:
+            os._exit(0)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        time.sleep(1000)
+for path in sys.argv[1:]:
+    if os.fork() == 0:
+        wait(path)
+print(flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_user_who_waits_for_the_lock_of_a_run_does_not_keep_it(binary, start, run_dir):
+    """The name would be taken, or the attendant and the agent would stay for as long as that user likes."""
+    start("--memory", "128MiB", "--no-views")
+    name = f"elbowroom-test-live-alone-{os.getpid()}"
+    user = subprocess.Popen(
+        ["/usr/bin/python3", "-c", WAIT_FOR_LOCKS, *(hierarchy / "elbowroom" / name for hierarchy in HIERARCHIES)], stdout=subprocess.PIPE,
+        user="nobody", group="nogroup", extra_groups=[], start_new_session=True,
+    )  # fmt: skip
+    try:
+        user.stdout.readline()
+        done = run(binary, run_dir, "--memory", "128MiB", "--", "true", timeout=120 * PATIENCE)
+        assert done.returncode == 0, done.stderr
+        assert not leftovers(run_dir)
+    finally:
+        os.killpg(user.pid, signal.SIGKILL)
+        user.communicate(timeout=20 * PATIENCE)
+
+
+def test_nothing_of_a_run_is_open_to_others_whatever_the_umask(binary, run_dir, start):
+    container = start("--memory", "128MiB", prefix=("sh", "-c", 'umask 0; exec "$@"', "sh"))
+    at = own_directory(run_dir, container)
+    modes = {str(path.relative_to(run_dir)): path.stat().st_mode & 0o7777 for path in (at.parent, at, at / "agent.log")}
+    assert [mode for path, mode in sorted(modes.items(), key=lambda item: len(item[0]))] == [0o711, 0o711, 0o600], modes
+    assert run_dir.stat().st_mode & 0o022 == 0

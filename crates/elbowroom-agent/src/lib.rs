@@ -11,6 +11,7 @@ pub mod alerts;
 pub mod config;
 pub mod dashboard;
 pub mod engines;
+mod fair_queue;
 pub(crate) mod fnv;
 pub mod history;
 pub mod http;

@@ -71,7 +71,7 @@ proptest! {
         for (n, (at, used)) in moments.iter().enumerate() {
             let all = (0..12).fold(HistoryPoint::default(), |point, n| point.with(SERIES[n], Some(used * n as f64)));
             history.record(*at, &all, std::iter::empty());
-            history.record_change(change(*at, "a", n));
+            history.record_change(None, change(*at, "a", n));
         }
         prop_assert!(history.allocated_bytes() - before < most + 1_024 * moments.len(), "{}", history.allocated_bytes());
     }
@@ -159,7 +159,7 @@ fn of_changes_the_newest_are_kept_and_only_those_of_the_container_answered() {
     let mut history = told(&[(1_000, 1.0)]);
     for n in 0..MAX_CHANGES as u64 + 10 {
         let id = if n % 2 == 0 { "a" } else { "b" };
-        history.record_change(change(n, id, 0));
+        history.record_change(None, change(n, id, 0));
     }
     let all = HistoryQuery { from: 0, to: u64::MAX, points: 1 };
     let of_a = history.query(Some("a"), &all).unwrap().changes;
@@ -171,4 +171,24 @@ fn of_changes_the_newest_are_kept_and_only_those_of_the_container_answered() {
         0,
         "the oldest are forgotten"
     );
+}
+
+#[test]
+fn a_container_that_changes_all_the_time_with_all_that_is_in_it_takes_no_others_changes() {
+    let mut history = told(&[(1_000, 1.0)]);
+    for n in 0..5 {
+        history.record_change(None, change(n, "db", 0));
+        history.record_change(Some("mail"), change(n, "/mail/job", 0));
+    }
+    for n in 10..3 * MAX_CHANGES as u64 {
+        // Each is one more that comes and goes.
+        history.record_change(Some("web"), change(n, &format!("/web/{n}"), 0));
+    }
+    let all = HistoryQuery { from: 0, to: u64::MAX, points: 1 };
+    let of = |id: Option<&str>, to| history.query(id, &HistoryQuery { to, ..all }).unwrap().changes;
+    assert_eq!(
+        of(None, 9).iter().map(|change| change.at).collect::<Vec<_>>(),
+        [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    );
+    assert_eq!(of(None, u64::MAX).last().unwrap().container, format!("/web/{}", 3 * MAX_CHANGES - 1));
 }

@@ -290,6 +290,9 @@ pub const MAX_CHANGES: u64 = 1_024;
 pub struct ChangeView {
     /// Later ones have higher numbers, over restarts of the agent too; they begin anew with a boot.
     pub seq: u64,
+    /// Identifier of the outermost container around it; none where it is in no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
     /// The change itself.
     #[serde(flatten)]
     pub change: Change,

@@ -1,4 +1,4 @@
-//! Files, FIFOs and sockets that have their mode and group from the first moment on.
+//! Files, FIFOs, sockets and directories that have their mode and group from the first moment on.
 //!
 //! A mode that is set by path afterwards may be set on another file: others may write to the directory. And until then, the file has
 //! the mode that the umask left it. The umask and the group of new files belong to a thread of its own here, so no other thread makes a
@@ -6,7 +6,37 @@
 
 use rustix::fs::Mode;
 use rustix::thread::UnshareFlags;
+use std::fs::DirBuilder;
 use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Mode of a directory of files that are for others to reach, if they know their names.
+const REACHED_MODE: u32 = 0o711;
+
+/// Makes a directory for programs to talk in, with those above it, whatever the umask lets others do; its path without links.
+///
+/// # Errors
+/// As mkdir(2); `PermissionDenied` where others can write to it, and so put files of theirs in place of the sockets and locks there.
+pub fn run_directory(path: &Path) -> io::Result<PathBuf> {
+    DirBuilder::new().recursive(true).mode(0o755).create(path)?;
+    let path = path.canonicalize()?;
+    let made = path.metadata()?;
+    if made.mode() & 0o022 != 0 || ![0, rustix::process::geteuid().as_raw()].contains(&made.uid()) {
+        let message =
+            "others can write there: give it to root and `chmod go-w` it, or name another directory";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+    }
+    Ok(path)
+}
+
+/// Makes a directory in [`run_directory`], and those between, that others can go through and neither list nor lock (flock(2)).
+///
+/// # Errors
+/// As mkdir(2).
+pub fn reached_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(REACHED_MODE).create(path)
+}
 
 /// Runs `create`: what it makes and asks for with all permissions has `mode`, and `group` where there is one.
 ///
@@ -47,6 +77,31 @@ mod tests {
     use super::*;
     use std::fs;
     use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn a_directory_that_others_can_write_to_is_refused_and_none_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        // Of this thread alone.
+        let made = std::thread::scope(|scope| {
+            let make = || {
+                // SAFETY: the umask is a number of this thread's from here on; root and working directory stay what they are.
+                unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS).unwrap() };
+                rustix::process::umask(Mode::empty());
+                run_directory(&dir.path().join("a/run")).unwrap();
+                reached_directory(&dir.path().join("a/run/runs/x")).unwrap();
+            };
+            scope.spawn(make).join()
+        });
+        made.unwrap();
+        let mode = |path: &str| fs::metadata(dir.path().join(path)).unwrap().mode() & 0o7777;
+        assert_eq!(["a", "a/run", "a/run/runs", "a/run/runs/x"].map(mode), [0o755, 0o755, 0o711, 0o711]);
+        for mode in [0o775, 0o757, 0o1777] {
+            use std::os::unix::fs::PermissionsExt;
+            fs::set_permissions(dir.path().join("a/run"), fs::Permissions::from_mode(mode)).unwrap();
+            let error = run_directory(&dir.path().join("a/run")).unwrap_err();
+            assert!(error.to_string().contains("chmod go-w"), "{error}");
+        }
+    }
 
     #[test]
     fn a_file_is_born_with_its_mode_and_nothing_else_is() {

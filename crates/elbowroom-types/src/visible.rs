@@ -61,9 +61,15 @@ impl fmt::Display for Visible {
 }
 
 /// Whether a terminal obeys this character instead of showing it, or shows what is behind it elsewhere: control characters, and those
-/// of Unicode that have no width or change the direction of writing.
+/// of Unicode that have no width or change the direction of writing (category Cf, the separators of lines, and
+/// what is `Default_Ignorable_Code_Point`, but for U+034F and U+FE00 to U+FE0F, which belong to the character before them).
 pub const fn is_hidden(c: char) -> bool {
-    matches!(c, '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    matches!(c,
+        '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}'
+        | '\u{8e2}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
+        | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+        | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// The text of a JSON document in which every hidden character but a newline is escaped as JSON has it: serde escapes the first 32 only.
@@ -75,7 +81,9 @@ pub fn visible_json(json: String) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
         match hidden(c) {
-            true => text.push_str(&format!("\\u{:04x}", u32::from(c))),
+            true => {
+                c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| text.push_str(&format!("\\u{unit:04x}")))
+            }
             false => text.push(c),
         }
     }
@@ -97,7 +105,10 @@ pub fn write_log_field(writer: &mut dyn Write, name: &str, value: &dyn Debug) ->
 fn push_escaped(to: &mut String, text: &str, is_hidden: impl Fn(char) -> bool) {
     for c in text.chars() {
         match is_hidden(c) {
-            true => to.extend(c.escape_debug()),
+            true => match c.escape_debug() {
+                shown if shown.len() > 1 => to.extend(shown),
+                _ => to.extend(c.escape_unicode()),
+            },
             false => to.push(c),
         }
     }
@@ -114,6 +125,7 @@ mod tests {
             ("a\nb\r\t", "a\\nb\\r\\t"),
             ("\x1b[31m\u{9b}2J\x07\x7f", "\\u{1b}[31m\\u{9b}2J\\u{7}\\u{7f}"),
             ("a\u{202e}b\u{200b}c\u{feff}", "a\\u{202e}b\\u{200b}c\\u{feff}"),
+            ("a\u{61c}\u{3164}b\u{e0041}\u{ad}", "a\\u{61c}\\u{3164}b\\u{e0041}\\u{ad}"),
         ] {
             assert_eq!(&*Visible::line(text), line);
             assert_eq!(Visible::line(line).to_string(), line, "it stays as it is");
@@ -131,7 +143,7 @@ mod tests {
 
     #[test]
     fn json_stays_json() {
-        let said = "a\u{9b}\x1b\u{202e}\"\n";
+        let said = "a\u{9b}\x1b\u{202e}\u{e0041}\"\n";
         let json = visible_json(serde_json::to_string_pretty(&[said]).unwrap());
         assert!(!json.contains(|c| c != '\n' && is_hidden(c)), "{json}");
         assert_eq!(serde_json::from_str::<Vec<String>>(&json).unwrap(), [said]);

@@ -24,16 +24,18 @@
 mod block;
 mod ring;
 
+use crate::fair_queue::FairQueue;
 use elbowroom_client::change::Change;
 use ring::HistoryRing;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 /// Step of a ring in milliseconds, and how many blocks of [`block::POINTS`] points it keeps.
 pub const TIERS: [(u64, usize); 3] = [(1_000, 10), (10_000, 12), (60_000, 24)];
 /// Most containers with a history. Of those that are gone the one that went first makes room for a new one.
 pub(crate) const MAX_SUBJECTS: usize = 1_024;
-/// Most changes that are kept, of all containers together.
+/// Most changes that are kept, of all containers together. With `n` containers that had some, each keeps at least its last
+/// `MAX_CHANGES / n`; those in a container are that one's.
 pub const MAX_CHANGES: usize = 8_192;
 /// Most changes in one answer: the newest.
 pub(crate) const MAX_RESPONSE_CHANGES: usize = 500;
@@ -172,7 +174,7 @@ impl HistorySubject {
 pub struct HistoryStore {
     node: HistorySubject,
     containers: BTreeMap<String, HistorySubject>,
-    changes: VecDeque<Change>,
+    changes: FairQueue<Change, MAX_CHANGES>,
     last_recorded: u64,
 }
 
@@ -181,7 +183,7 @@ impl Default for HistoryStore {
         Self {
             node: HistorySubject::new(),
             containers: BTreeMap::new(),
-            changes: VecDeque::new(),
+            changes: FairQueue::default(),
             last_recorded: 0,
         }
     }
@@ -213,14 +215,14 @@ impl HistoryStore {
             }
         }
         self.containers.retain(|_, subject| at - subject.last_seen < RETENTION_MS);
+        self.changes.retain_from(|change| at.saturating_sub(change.at) < RETENTION_MS);
     }
 
-    /// Takes a change. They are expected in the order in which they happened.
-    pub fn record_change(&mut self, change: Change) {
-        if self.changes.len() == MAX_CHANGES {
-            self.changes.pop_front();
-        }
-        self.changes.push_back(change);
+    /// Takes a change of a container, with the identifier of the outermost container around it. They are expected in the order in which
+    /// they happened.
+    pub fn record_change(&mut self, tenant: Option<&str>, change: Change) {
+        let tenant = tenant.unwrap_or(&change.container).to_owned();
+        self.changes.push(&tenant, change);
     }
 
     /// The history of a container, by its identifier, or of the node. `None`: there is none of that container.
@@ -234,11 +236,11 @@ impl HistoryStore {
         let ring = subject.rings.iter().find(|ring| ring.covers(from)).unwrap_or(&subject.rings[2]);
         let (step_ms, time, columns) = ring.read(from, to, points);
         let series = SERIES_NAMES.iter().map(|name| (*name).to_owned()).zip(columns).collect();
-        let of = |change: &&Change| {
+        let of = |change: &Change| {
             (from..=to).contains(&change.at) && container.is_none_or(|id| change.container == id)
         };
         let mut changes: Vec<Change> =
-            self.changes.iter().rev().filter(of).take(MAX_RESPONSE_CHANGES).cloned().collect();
+            self.changes.iter(of).rev().take(MAX_RESPONSE_CHANGES).cloned().collect();
         changes.reverse();
         Some(HistoryResponse { container: container.map(str::to_owned), step_ms, time, series, changes })
     }
@@ -257,8 +259,8 @@ impl HistoryStore {
                 .iter()
                 .map(|(id, subject)| id.capacity() + subject.allocated_bytes())
                 .sum::<usize>()
-            + self.changes.capacity() * size_of::<Change>()
-            + self.changes.iter().map(text).sum::<usize>()
+            + self.changes.allocated_bytes()
+            + self.changes.iter(|_| true).map(text).sum::<usize>()
     }
 
     /// Makes room for one more container, where that is possible: of one that the moment `before` did not name either.
@@ -270,7 +272,9 @@ impl HistoryStore {
         // A container has as many come and go in itself as it likes: those have paths for identifiers.
         let oldest = |(id, subject): &(&String, &HistorySubject)| (!id.starts_with('/'), subject.last_seen);
         let first = gone.min_by_key(oldest).map(|(id, _)| id.clone());
-        first.is_some_and(|id| self.containers.remove(&id).is_some())
+        let Some(id) = first else { return false };
+        self.changes.forget(&id);
+        self.containers.remove(&id).is_some()
     }
 }
 

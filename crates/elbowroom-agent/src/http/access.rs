@@ -4,6 +4,7 @@
 //! which only a loopback address may do, programs on this machine, and no page of the web that a browser on it shows.
 
 use super::HttpError;
+use super::seats::Seat;
 use anyhow::{Context, Result, ensure};
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderMap, HeaderValue};
@@ -24,7 +25,7 @@ const MIN_TOKEN_LEN: usize = 16;
 const MAX_BODY: u64 = 64 << 10;
 
 /// Who is at the other end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum HttpPeer {
     /// A process of this user, by the kernel's word.
     Unix { uid: u32 },
@@ -109,7 +110,11 @@ fn authorize(gate: &RequiredToken, peer: Option<HttpPeer>, request: &Request) ->
         (Some(HttpPeer::Unix { .. }), _) => Ok(()),
         (_, Some(token)) => {
             let public = request.method() == Method::GET && is_public(request.uri().path());
-            if public || token.matches_header(headers.get(header::AUTHORIZATION)) {
+            if token.matches_header(headers.get(header::AUTHORIZATION)) {
+                keep_seat(request);
+                return Ok(());
+            }
+            if public {
                 return Ok(());
             }
             let message = "the token is missing or wrong: send `Authorization: Bearer TOKEN`";
@@ -121,6 +126,13 @@ fn authorize(gate: &RequiredToken, peer: Option<HttpPeer>, request: &Request) ->
             let message = "without a token only an address is a host name here: ask 127.0.0.1 or localhost, or set api.token_file";
             Err(HttpError::new(StatusCode::MISDIRECTED_REQUEST, message))
         }
+    }
+}
+
+/// Notes that who asks has shown a token.
+pub(super) fn keep_seat(request: &Request) {
+    if let Some(seat) = request.extensions().get::<Arc<Seat>>() {
+        seat.keep();
     }
 }
 

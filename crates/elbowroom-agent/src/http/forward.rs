@@ -11,7 +11,7 @@
 //! in a header, which no page of another origin can send. The browser gets the token for a *code*, which is in the part of the link that is
 //! never sent (after `#`) and works once. What parses requests has given up its rights.
 
-use super::access::BearerToken;
+use super::access::{self, BearerToken};
 use super::routes::asset;
 use super::server::{API_SOCKET, RESOURCE_LIMITS, allow_server_calls};
 use super::{HttpError, listen};
@@ -164,6 +164,7 @@ async fn forward(State(state): State<Arc<ForwardState>>, request: Request) -> Re
         let message = "open the newest link in the terminal of `elbowroom dashboard`";
         return Err(HttpError::new(StatusCode::UNAUTHORIZED, message));
     }
+    access::keep_seat(&request);
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let asked =
         Request::builder().method(method).uri(path).header(header::HOST, "localhost").body(Body::empty());

@@ -1,11 +1,12 @@
 //! Connections: how many, how long, and for whom.
 //!
 //! A client that does not read is cut off after [`WRITE_TIMEOUT`], one that does not ask after [`HEADER_TIMEOUT`], and those who
-//! come when all seats are taken are sent away at once. Connections and requests go at a [`RateLimiter`]. Each way in has seats and a
-//! pace of its own: however many come over the network, root finds a seat at the unix socket.
+//! come when all seats are taken have that of another ([`Seats`]). Connections and requests go at a [`RateLimiter`]. Each way in has
+//! seats and a pace of its own: however many come over the network, root finds a seat at the unix socket.
 
 use super::access::{self, HttpPeer, RequiredToken};
 use super::rate_limiter::RateLimiter;
+use super::seats::{Seat, Seats};
 use axum::Router;
 use axum::extract::{Extension, Request, State};
 use axum::middleware::{self, Next};
@@ -18,8 +19,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::task::JoinHandle;
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
@@ -39,10 +40,9 @@ const BUFFER: usize = 16 << 10;
 const MAX_HEADERS: usize = 64;
 /// Serves the unix socket, for ever.
 pub(super) async fn serve_unix(listener: UnixListener, app: Router) {
-    accept_each(listener, |stream, place| {
-        let Ok(credentials) = stream.peer_cred() else { return };
-        let peer = HttpPeer::Unix { uid: credentials.uid() };
-        tokio::spawn(serve_connection(stream, peer, None, app.clone(), place));
+    let peer = |stream: &UnixStream| Some(HttpPeer::Unix { uid: stream.peer_cred().ok()?.uid() });
+    accept_each(listener, peer, |stream, peer, place| {
+        tokio::spawn(serve_connection(stream, peer, None, app.clone(), place))
     })
     .await
 }
@@ -54,43 +54,52 @@ pub(super) async fn serve_tcp(
     gate: RequiredToken,
     app: Router,
 ) {
-    accept_each(listener, |stream, place| {
-        let _ = stream.set_nodelay(true);
-        let (tls, gate, app) = (tls.clone(), gate.clone(), app.clone());
-        tokio::spawn(async move {
-            match tls {
-                None => serve_connection(stream, HttpPeer::Tcp, gate, app, place).await,
-                Some(tls) => {
-                    let shaken = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, tls.accept(stream)).await;
-                    if let Ok(Ok(stream)) = shaken {
-                        serve_connection(stream, HttpPeer::Tcp, gate, app, place).await;
+    accept_each(
+        listener,
+        |_| Some(HttpPeer::Tcp),
+        |stream, peer, place| {
+            let _ = stream.set_nodelay(true);
+            let (tls, gate, app) = (tls.clone(), gate.clone(), app.clone());
+            tokio::spawn(async move {
+                match tls {
+                    None => serve_connection(stream, peer, gate, app, place).await,
+                    Some(tls) => {
+                        let shaken = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, tls.accept(stream)).await;
+                        if let Ok(Ok(stream)) = shaken {
+                            serve_connection(stream, peer, gate, app, place).await;
+                        }
                     }
                 }
-            }
-        });
-    })
+            })
+        },
+    )
     .await
 }
 
 /// What a connection has of the way in by which it came.
 struct ConnectionContext {
-    _permit: OwnedSemaphorePermit,
+    seat: Arc<Seat>,
     rate_limiter: Arc<RateLimiter>,
 }
 
 /// Everybody who comes by one way, for ever.
-async fn accept_each<L>(mut listener: L, welcome: impl Fn(L::Io, ConnectionContext))
-where
+async fn accept_each<L>(
+    mut listener: L,
+    peer_of: impl Fn(&L::Io) -> Option<HttpPeer>,
+    welcome: impl Fn(L::Io, HttpPeer, ConnectionContext) -> JoinHandle<()>,
+) where
     L: Listener<Io: AsFd>,
 {
-    let seats = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let seats = Arc::new(Seats::default());
     let pace = Arc::new(RateLimiter::new());
     loop {
         pace.acquire().await;
         let (stream, _) = listener.accept().await;
-        let Ok(seat) = seats.clone().try_acquire_owned() else { continue };
+        let Some(peer) = peer_of(&stream) else { continue };
+        let Some(seat) = seats.take(peer, MAX_CONNECTIONS) else { continue };
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER);
-        welcome(stream, ConnectionContext { _permit: seat, rate_limiter: pace.clone() });
+        let place = ConnectionContext { seat: seat.clone(), rate_limiter: pace.clone() };
+        seat.is_served_by(welcome(stream, peer, place).abort_handle());
     }
 }
 
@@ -109,7 +118,8 @@ async fn serve_connection<S>(
     let app = app
         .layer(middleware::from_fn_with_state(gate, access::check_access))
         .layer(middleware::from_fn_with_state(place.rate_limiter.clone(), limit_rate))
-        .layer(Extension(peer));
+        .layer(Extension(peer))
+        .layer(Extension(place.seat.clone()));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
@@ -123,6 +133,62 @@ async fn serve_connection<S>(
 
 /// One request, when its turn has come.
 async fn limit_rate(State(pace): State<Arc<RateLimiter>>, request: Request, next: Next) -> Response {
+    if let Some(seat) = request.extensions().get::<Arc<Seat>>() {
+        seat.asks();
+    }
     pace.acquire().await;
     next.run(request).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::access::BearerToken;
+    use axum::routing::get;
+    use std::net::SocketAddr;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    /// More than there are seats, and than the kernel's queue is long.
+    const CROWD: usize = 1_000;
+
+    /// Asks on a connection; the status of the answer.
+    async fn ask(stream: &mut TcpStream, token: &str) -> Option<String> {
+        let head = format!("GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.ok()?;
+        let mut answer = [0; 1_024];
+        let len = stream.read(&mut answer).await.ok().filter(|len| *len > 12)?;
+        Some(String::from_utf8_lossy(&answer[9..12.min(len)]).into_owned())
+    }
+
+    async fn crowd(address: SocketAddr) -> Vec<TcpStream> {
+        let mut crowd = Vec::new();
+        for _ in 0..CROWD {
+            crowd.push(TcpStream::connect(address).await.unwrap());
+        }
+        crowd
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn who_has_the_token_gets_in_and_stays_while_a_thousand_idle_connections_are_held() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let token = BearerToken::random().unwrap();
+        let text = token.as_str().to_owned();
+        let app = Router::new().route("/", get(async || "here"));
+        let server = tokio::spawn(serve_tcp(listener, None, Some(Arc::new(token)), app));
+        let held = crowd(address).await;
+        let mut client = TcpStream::connect(address).await.unwrap();
+        assert_eq!(ask(&mut client, &text).await.as_deref(), Some("200"));
+        let more = crowd(address).await;
+        let mut last = TcpStream::connect(address).await.unwrap();
+        assert_eq!(
+            ask(&mut last, "0123456789abcdef").await.as_deref(),
+            Some("200"),
+            "the page is for everybody"
+        );
+        assert_eq!(ask(&mut client, &text).await.as_deref(), Some("200"));
+        drop((held, more));
+        server.abort();
+    }
 }

@@ -19,6 +19,7 @@ mod openapi;
 mod rate_limiter;
 pub mod recording;
 mod routes;
+mod seats;
 pub mod server;
 pub(crate) mod settings;
 mod snapshot_store;

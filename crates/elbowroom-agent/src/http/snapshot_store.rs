@@ -5,7 +5,7 @@ use crate::history;
 use crate::history::{HistoryPoint, HistorySeries, HistoryStore};
 use axum::body::Bytes;
 use elbowroom_client::api::{AgentSnapshot, AlertView, ChangeView, ContainerView, MAX_CHANGES};
-use elbowroom_client::{change, metrics};
+use elbowroom_client::metrics;
 use serde::Serialize;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use tokio::sync::broadcast;
@@ -40,7 +40,7 @@ struct HistoryState {
 
 impl HistoryState {
     /// The changes that were not taken before.
-    fn unseen(&mut self, changes: &[ChangeView]) -> Vec<change::Change> {
+    fn unseen<'a>(&mut self, changes: &'a [ChangeView]) -> Vec<&'a ChangeView> {
         // Numbers begin anew with a boot, and a recording may go over one. What is told again is never so far back.
         let is_old = |change: &ChangeView| change.seq.saturating_add(MAX_CHANGES) < self.last_change;
         if !changes.is_empty() && changes.iter().all(is_old) {
@@ -48,7 +48,7 @@ impl HistoryState {
         }
         let new: Vec<&ChangeView> = changes.iter().filter(|change| change.seq > self.last_change).collect();
         self.last_change = new.iter().map(|change| change.seq).fold(self.last_change, u64::max);
-        new.into_iter().map(|change| change.change.clone()).collect()
+        new
     }
 }
 
@@ -72,8 +72,8 @@ impl SnapshotStore {
         let mut told =
             (self.stream.receiver_count() > 0).then(|| sse_event("snapshot", &LiveSnapshot::from(&snapshot)));
         for change in past.unseen(&snapshot.changes) {
-            told.iter_mut().for_each(|told| told.extend(sse_event("change", &change)));
-            past.history.record_change(change);
+            told.iter_mut().for_each(|told| told.extend(sse_event("change", &change.change)));
+            past.history.record_change(change.tenant.as_deref(), change.change.clone());
         }
         let lasting: Vec<AlertView> = lasting_alerts(&snapshot).cloned().collect();
         let before = std::mem::replace(&mut past.alerts, lasting);
@@ -103,7 +103,7 @@ impl SnapshotStore {
     pub(crate) fn insert_changes(&self, changes: Vec<ChangeView>) {
         let mut past = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         for change in past.unseen(&changes) {
-            past.history.record_change(change);
+            past.history.record_change(change.tenant.as_deref(), change.change.clone());
         }
     }
 
@@ -218,7 +218,7 @@ fn node_point(snapshot: &AgentSnapshot) -> HistoryPoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_client::change::Kind;
+    use elbowroom_client::change::{self, Kind};
 
     fn changes(numbers: impl IntoIterator<Item = u64>) -> Vec<ChangeView> {
         let change = |at| change::Change {
@@ -229,7 +229,7 @@ mod tests {
             what: "cpu 1 -> 2".into(),
             because: "busy".into(),
         };
-        numbers.into_iter().map(|seq| ChangeView { seq, change: change(seq) }).collect()
+        numbers.into_iter().map(|seq| ChangeView { seq, tenant: None, change: change(seq) }).collect()
     }
 
     #[test]

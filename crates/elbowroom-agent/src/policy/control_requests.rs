@@ -272,7 +272,9 @@ impl PolicyLoop {
     pub(super) fn explain_container(&self, id: CgroupId) -> Option<Explanation> {
         let (container, explain) = (self.describe(id)?, self.views.explain(id)?);
         let (disk, memory) = (self.disk.container_statuses(id, true), self.memory.container_status(id, true));
-        Some(Explanation { container, explain, disk, memory, over_quota: self.quotas.of(id) })
+        let outermost = self.containers.get(&id).map_or(id, |resident| resident.outermost);
+        let over_quota = self.quotas.of(outermost);
+        Some(Explanation { container, explain, disk, memory, over_quota })
     }
 
     fn describe_all(&self) -> Vec<ContainerView> {

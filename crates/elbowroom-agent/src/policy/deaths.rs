@@ -37,7 +37,7 @@ pub(super) struct KillRecord {
     last: Micros,
     limit: Limit<Bytes>,
     peak: Option<Bytes>,
-    /// The first container of them, by which alerts name all of them.
+    /// The tenant of the first of them, by which alerts name all of them.
     pub(super) group: CgroupId,
     /// What people call it.
     pub(super) name: String,
@@ -83,7 +83,7 @@ pub(super) struct KillLog {
 }
 
 impl KillLog {
-    /// Takes a kill in the container `group` of that name.
+    /// Takes a kill in a container of that name, for which alerts name `group`.
     pub(super) fn record(&mut self, key: ContainerKey, group: CgroupId, name: &str, seen: &SeenKill) {
         let record = self.records.entry(key).or_insert_with(|| KillRecord {
             count: 0,

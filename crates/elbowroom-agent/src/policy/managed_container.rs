@@ -4,12 +4,14 @@ use super::loadavg::ContainerLoadAvg;
 use super::mounter::{MountOutcome, SLOW};
 use crate::view_server::slots::SlotHandle;
 use elbowroom_linux::view_page::ViewPage;
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::Usage;
 use elbowroom_types::unit::Micros;
 use elbowroom_types::verdict::Verdict;
 use elbowroom_view::pages::mapped::MappedView;
 use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use elbowroom_view::rules::View;
+use std::sync::Arc;
 
 /// Retries of a mount start here and double up to [`RETRY_MAX`].
 const RETRY_MIN: Micros = Micros::millis(5);
@@ -96,6 +98,9 @@ pub(super) struct ManagedContainer {
     pub(super) path: String,
     /// Whether it is in another container.
     pub(super) is_nested: bool,
+    /// The outermost container around it, or itself, and the identifier of that.
+    pub(super) outermost: CgroupId,
+    pub(super) tenant: Arc<str>,
     pub(super) slot: SlotHandle,
     /// The same numbers for programs that map them.
     page: Option<ViewPage>,
@@ -139,6 +144,8 @@ impl ManagedContainer {
         Self {
             path,
             is_nested: false,
+            outermost: CgroupId(0),
+            tenant: Arc::default(),
             page,
             slot,
             times,

@@ -369,7 +369,8 @@ impl PolicyLoop {
         let mut stale: Vec<CgroupId> = Vec::new();
         for change in &changes {
             tracing::debug!(container = change.id.0, %change, "view changed");
-            self.recent_changes.push_view(change, || self.disk.container_name(change.id).cloned());
+            let tenant = self.tenant_id(change.id);
+            self.recent_changes.push_view(tenant, change, || self.disk.container_name(change.id).cloned());
             match change.because {
                 ViewChangeReason::Gone => self.remove_container(change.id),
                 _ => stale.push(change.id),

@@ -82,6 +82,7 @@ impl PolicyLoop {
             None => AttachState::now(),
         };
         let is_nested = container.is_nested();
+        let outermost = if is_nested { self.sensor.tenant_of(group.id) } else { group.id };
         log_change!(is_nested, container = group.path, name = container.name, engine = ?container.engine, "container");
         let page = match ViewPage::open(&self.publisher.pages(), &name) {
             Ok(page) => Some(page),
@@ -92,9 +93,12 @@ impl PolicyLoop {
         };
         let mut resident = ManagedContainer::new(group.path.clone(), slot, facts, times, attach, page);
         resident.is_nested = is_nested;
+        resident.outermost = outermost;
+        let tenant = self.views.group(outermost).and_then(|outer| outer.container.as_ref());
+        resident.tenant = tenant.unwrap_or(container).id.as_str().into();
         self.containers.insert(group.id, resident);
         self.probes.add_container(group.id, &group.path, container);
-        self.verdicts.add(group, container, self.ticks > 0, timer::now());
+        self.verdicts.add(group, container, outermost, self.ticks > 0, timer::now());
         if self.config.containers.view_refusal(container).is_none() {
             let _ = self.prefetch.try_send((self.view_dir(group.id), self.surfaces()));
         }

@@ -127,7 +127,7 @@ impl PolicyLoop {
                 (QuotaTopic::Probes, is_stuck),
             ] {
                 if is_over {
-                    self.quotas.note(*id, topic, &resident.path, now);
+                    self.quotas.note(resident.outermost, topic, &resident.path, now);
                 }
             }
         }

@@ -1,6 +1,8 @@
-//! What changed lately, with reasons: what somebody who takes a snapshot a second must not miss.
+//! What changed lately, with reasons: what somebody who takes a snapshot a second must not miss. A container whose view changes all the
+//! time has none of the others' changes forgotten, with however many containers in it.
 
 use super::policy_loop::PolicyLoop;
+use crate::fair_queue::FairQueue;
 use elbowroom_client::api::{ChangeView, ContainerRef, MAX_CHANGES};
 use elbowroom_client::change::Kind;
 use elbowroom_client::{change, number_format};
@@ -10,14 +12,14 @@ use elbowroom_linux::timer;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::unit::Micros;
 use elbowroom_view::rules::{ViewChange, ViewChangeReason, ViewDelta};
-use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// How far back a snapshot tells: whoever takes one a second may miss four.
 const WINDOW_MS: u64 = 5_000;
 /// The last changes.
 #[derive(Debug)]
 pub(super) struct RecentChanges {
-    changes: VecDeque<RecentChange>,
+    changes: FairQueue<RecentChange, { MAX_CHANGES as usize }>,
     /// Number of the next one.
     next: u64,
     /// Decisions of governors until here are among them.
@@ -29,6 +31,8 @@ pub(super) struct RecentChanges {
 struct RecentChange {
     seq: u64,
     at: u64,
+    /// Identifier of the outermost container around it, or its own.
+    tenant: Arc<str>,
     content: ChangeContent,
 }
 
@@ -42,11 +46,16 @@ impl RecentChanges {
     /// None yet. Numbers begin where no policy process before can have come to, whatever becomes of the time of day; but
     /// for a recording, nobody who remembers them outlives a boot.
     pub(super) fn new() -> Self {
-        Self { changes: VecDeque::new(), next: timer::now_boot().get(), decisions_until: Micros::ZERO }
+        Self { changes: FairQueue::default(), next: timer::now_boot().get(), decisions_until: Micros::ZERO }
     }
 
     /// Takes a change of a view; `named` is asked for what will have no name any more when somebody asks.
-    pub(super) fn push_view(&mut self, change: &ViewChange, named: impl FnOnce() -> Option<ContainerRef>) {
+    pub(super) fn push_view(
+        &mut self,
+        tenant: Arc<str>,
+        change: &ViewChange,
+        named: impl FnOnce() -> Option<ContainerRef>,
+    ) {
         let told = match change.because {
             ViewChangeReason::Gone => {
                 named().map(|named| view_change(change, 0, named)).map(Box::new).map(ChangeContent::History)
@@ -54,18 +63,16 @@ impl RecentChanges {
             _ => Some(ChangeContent::View(*change)),
         };
         if let Some(told) = told {
-            self.push(elbowroom_linux::timer::unix_ms(), told);
+            self.push(tenant, elbowroom_linux::timer::unix_ms(), told);
         }
     }
 
-    fn push(&mut self, at: u64, mut what: ChangeContent) {
+    fn push(&mut self, tenant: Arc<str>, at: u64, mut what: ChangeContent) {
         if let ChangeContent::History(change) = &mut what {
             change.at = at;
         }
-        if self.changes.len() as u64 == MAX_CHANGES {
-            self.changes.pop_front();
-        }
-        self.changes.push_back(RecentChange { seq: self.next, at, content: what });
+        let seq = self.next;
+        self.changes.push(&tenant.clone(), RecentChange { seq, at, tenant, content: what });
         self.next += 1;
     }
 
@@ -75,14 +82,21 @@ impl RecentChanges {
                 ChangeContent::View(change) => view_change(change, kept.at, named(change.id)?),
                 ChangeContent::History(change) => (**change).clone(),
             };
-            Some(ChangeView { seq: kept.seq, change })
+            let tenant = (*change.container != *kept.tenant).then(|| kept.tenant.to_string());
+            Some(ChangeView { seq: kept.seq, tenant, change })
         };
         // Decisions are gathered later than they were made, so the order of numbers is not that of times.
-        self.changes.iter().filter(|kept| kept.at + WINDOW_MS >= now).filter_map(tell).collect()
+        self.changes.iter(|kept| kept.at + WINDOW_MS >= now).filter_map(tell).collect()
     }
 }
 
 impl PolicyLoop {
+    /// Identifier of the outermost container around a container, or its own; empty where it has no name either.
+    pub(super) fn tenant_id(&self, id: CgroupId) -> Arc<str> {
+        let named = || self.disk.container_name(id).map(|named| named.id.as_str().into());
+        self.containers.get(&id).map(|resident| resident.tenant.clone()).or_else(named).unwrap_or_default()
+    }
+
     /// What changed in the last seconds.
     pub(super) fn recent_changes(&mut self) -> Vec<ChangeView> {
         self.collect_decisions();
@@ -94,22 +108,23 @@ impl PolicyLoop {
     fn collect_decisions(&mut self) {
         let (now, now_unix) = (timer::now(), elbowroom_linux::timer::unix_ms());
         let since = std::mem::replace(&mut self.recent_changes.decisions_until, now);
-        let mut decisions: Vec<(Micros, change::Change)> = Vec::new();
-        for id in self.containers.keys() {
+        let mut decisions: Vec<(Micros, Arc<str>, change::Change)> = Vec::new();
+        for (id, resident) in &self.containers {
+            let tenant = || resident.tenant.clone();
             let Some(named) = self.disk.container_name(*id) else { continue };
             for status in self.disk.container_statuses(*id, true) {
                 let new = status.decisions.iter().filter(|cap| cap.at > since);
-                decisions.extend(new.map(|cap| (cap.at, cap_change(cap, &status.name, named))));
+                decisions.extend(new.map(|cap| (cap.at, tenant(), cap_change(cap, &status.name, named))));
             }
             let status = self.memory.container_status(*id, true);
             let new = status.iter().flat_map(|s| &s.decisions).filter(|decision| decision.at > since);
-            decisions.extend(new.map(|decision| (decision.at, decision_change(decision, named))));
+            decisions.extend(new.map(|decision| (decision.at, tenant(), decision_change(decision, named))));
         }
-        decisions.sort_by_key(|(at, _)| *at);
-        for (at, change) in decisions {
+        decisions.sort_by_key(|(at, ..)| *at);
+        for (at, tenant, change) in decisions {
             let ago_ms = now.saturating_sub(at).get() / 1_000;
-            self.recent_changes
-                .push(now_unix.saturating_sub(ago_ms), ChangeContent::History(Box::new(change)));
+            let content = ChangeContent::History(Box::new(change));
+            self.recent_changes.push(tenant, now_unix.saturating_sub(ago_ms), content);
         }
     }
 }

@@ -1,9 +1,12 @@
 //! What verdicts need to remember of each container, and the alerts made of them.
 //!
+//! What is wrong in a container is told of the outermost container around it, once for all that are in it: addressees are told of so many
+//! alerts a minute, which one tenant must not use up.
+//!
 //! What is decided is [`elbowroom_govern::verdict::judge`]'s; its facts are gathered in [`super::judging`]. Kills are looked for in every
 //! tick, because their counter is gone with the container.
 
-use super::deaths::{ContainerKey, EndedContainers, KillLog, SeenKill};
+use super::deaths::{ContainerKey, EndedContainers, KillLog, KillRecord, SeenKill};
 use anyhow::Result;
 use elbowroom_client::api::Explanation;
 use elbowroom_govern::alert::conditions::Conditions;
@@ -32,6 +35,8 @@ const STEADY_FOR: Micros = Micros::secs(5);
 /// What is known of one container beside what the policy loop has.
 struct WatchedContainer {
     key: ContainerKey,
+    /// Whose alert it is when something is wrong: the outermost container's around it, or its own.
+    tenant: CgroupId,
     name: String,
     path: String,
     /// Kills that its counter had when it was last read.
@@ -75,11 +80,12 @@ impl VerdictWatch {
         })
     }
 
-    /// Watches a container. `is_new`: what its counter says happened since now.
+    /// Watches a container, of whose troubles is told as the `tenant`'s. `is_new`: what its counter says happened since now.
     pub(super) fn add(
         &mut self,
         group: &CgroupProperties,
         container: &ContainerIdentity,
+        tenant: CgroupId,
         is_new: bool,
         now: Micros,
     ) {
@@ -88,6 +94,7 @@ impl VerdictWatch {
         self.ended.remove(&key);
         let watched = WatchedContainer {
             key,
+            tenant,
             name: display_name(container),
             path: group.path.clone(),
             kills: before,
@@ -160,12 +167,15 @@ impl VerdictWatch {
         let Some(counter) = self.oom.counter(&watched.path) else { return false };
         let count = counter.kills.saturating_sub(watched.kills);
         watched.kills = counter.kills;
-        watched.own_kills += count;
-        if count > 0 {
-            let seen = SeenKill { count, at: now, limit, peak: counter.peak };
-            self.kills.record(watched.key.clone(), id, &watched.name, &seen);
-        }
+        self.note_kills(id, &SeenKill { count, at: now, limit, peak: counter.peak });
         count > 0
+    }
+
+    fn note_kills(&mut self, id: CgroupId, seen: &SeenKill) {
+        if let Some(watched) = self.watched.get_mut(&id).filter(|_| seen.count > 0) {
+            watched.own_kills += seen.count;
+            self.kills.record(watched.key.clone(), watched.tenant, &watched.name, seen);
+        }
     }
 
     /// The part of the last seconds that its quota held it back, with what it has counted until this one.
@@ -189,7 +199,7 @@ impl VerdictWatch {
     ) -> Vec<Alert> {
         let mut alerts = Vec::new();
         for (id, verdict) in verdicts {
-            let Some(name) = self.watched.get(&id).map(|watched| &watched.name) else { continue };
+            let Some(WatchedContainer { name, tenant, .. }) = self.watched.get(&id) else { continue };
             // Kills are told of below, and what is tight suffers from nothing yet.
             let hold = match verdict.status {
                 VerdictStatus::Ok | VerdictStatus::Tight | VerdictStatus::Killed => continue,
@@ -198,11 +208,18 @@ impl VerdictWatch {
             };
             if !is_exempt(name) {
                 let say = || (Severity::Warning, format!("{name}: {}", verdict.sentence()), Vec::new());
-                alerts.extend(self.conditions.raise(subject(id, verdict.status), now, hold, say));
+                alerts.extend(self.conditions.raise(subject(*tenant, verdict.status), now, hold, say));
             }
         }
         alerts.extend(self.conditions.clear_unseen(now));
+        let mut last: BTreeMap<CgroupId, &KillRecord> = BTreeMap::new();
         for record in self.kills.recent(now).filter(|record| !is_exempt(&record.name)) {
+            let known = last.entry(record.group).or_insert(record);
+            if record.kills(now).ago < known.kills(now).ago {
+                *known = record;
+            }
+        }
+        for record in last.into_values() {
             let verdict = record.verdict(now);
             let subject = subject(record.group, verdict.status);
             let text = format!("{}: {}", record.name, verdict.sentence());
@@ -221,5 +238,56 @@ fn subject(group: CgroupId, status: VerdictStatus) -> AlertSubject {
         disk: None,
         group: Some(group),
         topic: Some(status.name().to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_types::container::ContainerEngine;
+    use elbowroom_types::label::ContainerLabels;
+    use elbowroom_types::sample::CgroupSettings;
+
+    fn add(watch: &mut VerdictWatch, id: u64, path: &str, tenant: u64) {
+        let identity = ContainerIdentity {
+            id: path.to_owned(),
+            name: None,
+            engine: ContainerEngine::Docker,
+            pod: None,
+            labels: ContainerLabels::default(),
+        };
+        let group = CgroupProperties {
+            id: CgroupId(id),
+            parent: None,
+            path: path.to_owned(),
+            container: None,
+            limits: CgroupSettings::default(),
+            populated: true,
+        };
+        watch.add(&group, &identity, CgroupId(tenant), true, Micros::secs(1));
+    }
+
+    #[test]
+    fn containers_in_a_container_have_one_alert_together() {
+        let mut watch = VerdictWatch::open().unwrap();
+        add(&mut watch, 1, "db", 1);
+        (2..200).for_each(|id| add(&mut watch, id, &format!("/elbowroom-test-none/web/{id}"), 1_000));
+        let seen =
+            |at| SeenKill { count: 1, at: Micros::secs(at), limit: Limit::At(Bytes::mib(64)), peak: None };
+        (2..200).for_each(|id| watch.note_kills(CgroupId(id), &seen(id)));
+        watch.note_kills(CgroupId(1), &seen(200));
+        let waits = Verdict { status: VerdictStatus::Throttled, ..Verdict::default() };
+        let mut look = |second| {
+            let verdicts = (1..200).map(|id| (CgroupId(id), &waits));
+            watch.alerts(Micros::secs(second), verdicts, |_| false)
+        };
+        let of = |alerts: Vec<Alert>| -> Vec<(u64, Severity)> {
+            alerts.iter().map(|alert| (alert.group.unwrap().0, alert.severity)).collect()
+        };
+        let both = |severity| [(1, severity), (1_000, severity)];
+        assert_eq!(of(look(201)), [both(Severity::Warning), both(Severity::Critical)].concat());
+        assert_eq!(of(look(202)), [], "which of them was the last to be killed does not change");
+        let last = watch.kill_conditions.active().last().unwrap();
+        assert!(last.text.contains("/web/199"), "{}", last.text);
     }
 }

@@ -34,8 +34,8 @@ const MAX_FILES: u64 = 2 * MAX_CONTAINERS as u64 + 64;
 
 /// Keeps until it is told to stop: `elbowroom keeper`.
 pub fn main(run_dir: &Path) -> Result<()> {
-    std::fs::create_dir_all(run_dir).with_context(|| format!("making {}", run_dir.display()))?;
-    let run_dir = run_dir.canonicalize().with_context(|| format!("resolving {}", run_dir.display()))?;
+    let run_dir =
+        new_file::run_directory(run_dir).with_context(|| format!("making {}", run_dir.display()))?;
     let path = socket_path(&run_dir);
     if super::check_running(&run_dir).is_ok() {
         bail!("{}: a keeper is at work here already", path.display());
@@ -61,7 +61,7 @@ pub fn main(run_dir: &Path) -> Result<()> {
 
 /// Where runtimes bring descriptors, made anew, and the directory too where there is none.
 fn listen(run_dir: &Path) -> Result<UnixListener> {
-    std::fs::create_dir_all(run_dir).with_context(|| format!("making {}", run_dir.display()))?;
+    new_file::run_directory(run_dir).with_context(|| format!("making {}", run_dir.display()))?;
     let path = socket_path(run_dir);
     // Nobody but root, from the first moment on; and with descriptors, which root's runtimes bring.
     let listen = || UnixListener::bind(&path);

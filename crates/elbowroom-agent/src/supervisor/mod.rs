@@ -23,6 +23,7 @@ use crate::view_server::{FuseError, image, run_dir, stop_signals};
 use anyhow::Context;
 use elbowroom_linux::host_namespaces::leave_cgroups;
 use elbowroom_linux::lease::LeaseGuard;
+use elbowroom_linux::new_file;
 use elbowroom_linux::privilege::keep_private;
 use elbowroom_linux::process;
 use elbowroom_linux::signal::SignalFd;
@@ -81,9 +82,8 @@ pub fn has_stored_views() -> bool {
 pub fn main(args: SupervisorArgs, check: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
     let kept = StoredFds::take();
     let signals = stop_signals()?;
-    std::fs::create_dir_all(&args.run_dir).map_err(FuseError::io("making", &args.run_dir))?;
+    let run_path = new_file::run_directory(&args.run_dir).map_err(FuseError::io("making", &args.run_dir))?;
     keep_private().context("setting umask and RLIMIT_CORE")?;
-    let run_path = args.run_dir.canonicalize().map_err(FuseError::io("resolving", &args.run_dir))?;
     let program = rustix::fs::open(&args.exe, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| FuseError::io("opening", &args.exe)(e.into()))?;
     let mut start = AgentOptions::new(run_path, &args.policy_args, args.api, args.stop_deadline);

@@ -5,9 +5,23 @@ use crate::checks::{CgroupFacts, FixedHeap, HierarchyController, HostFacts};
 use crate::strategies::housekeeping::RootProcess;
 use crate::strategies::pretouch::JvmHeap;
 use crate::strategies::protect::DescendantFile;
+use elbowroom_linux::bounded;
 use elbowroom_linux::process::start_ticks;
 use elbowroom_linux::root::Root;
+use rustix::fs::OFlags;
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How long a process may take to give its words, while those that did not have taken less than [`ALL_HANGING`] together; after that
+/// it is enough for those that can.
+const PATIENCE: Duration = Duration::from_secs(1);
+const ALL_HANGING: Duration = Duration::from_secs(10);
+const LEAST_PATIENCE: Duration = Duration::from_millis(20);
+/// What those have taken that did not, in this process, which looks and ends.
+static WAITED_MS: AtomicU64 = AtomicU64::new(0);
 
 /// The processes of the root group of the memory hierarchy, without kernel threads, the first process, and those that this one
 /// was started by: whoever asks is not to be moved from under their feet.
@@ -68,14 +82,46 @@ fn processes(root: &Root, group: &CgroupFacts) -> impl Iterator<Item = i32> {
     cgroup_dirs(root, group).into_iter().flat_map(move |dir| pids(root, &dir))
 }
 
-/// Heaps with a size of the programs in a container. A command line is read only of programs that may have one: reading it
-/// waits for the process' memory map, which a process stuck on a disk holds for as long as it is stuck (fs/proc/base.c,
-/// `get_mm_cmdline`); its name does not.
+/// Reads what is in the memory of processes: their command lines and environments. That waits for a process' memory map, which one that
+/// is stuck on a disk holds for as long as it is stuck (fs/proc/base.c, `get_mm_cmdline`). It costs its own container what is not read
+/// of it, and the others little.
+struct WordsReader<'a> {
+    root: &'a Root,
+    /// One hung: no other of its container is asked.
+    is_stuck: bool,
+}
+
+impl WordsReader<'_> {
+    fn read(&mut self, pid: i32, file: &str) -> Option<String> {
+        if self.is_stuck {
+            return None;
+        }
+        let file = File::from(self.root.open(format!("/proc/{pid}/{file}"), OFlags::RDONLY).ok()?);
+        let (done, wait) = mpsc::sync_channel(1);
+        let read = move || done.send(bounded::bytes(file, bounded::KERNEL_FILE));
+        // It ends with this process, where it waits for that long.
+        std::thread::Builder::new().name("words".into()).spawn(read).ok()?;
+        let left = ALL_HANGING.saturating_sub(Duration::from_millis(WAITED_MS.load(Ordering::Relaxed)));
+        let patience = left.min(PATIENCE).max(LEAST_PATIENCE);
+        match wait.recv_timeout(patience) {
+            Ok(text) => text.ok().map(|text| String::from_utf8_lossy(&text).into_owned()),
+            Err(_) => {
+                self.is_stuck = true;
+                WAITED_MS.fetch_add(patience.as_millis() as u64, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+}
+
+/// Heaps with a size of the programs in a container. A command line is read only of programs that may have one, by their names, which
+/// nobody waits for.
 pub(super) fn heap_sizes(root: &Root, group: &CgroupFacts) -> Vec<FixedHeap> {
-    let read = |pid: i32, file: &str| root.read(format!("/proc/{pid}/{file}")).ok();
+    let name = |pid: i32| root.read(format!("/proc/{pid}/comm")).ok();
     let told = processes(root, group)
-        .filter(|pid| read(*pid, "comm").is_some_and(|name| ["java", "node"].contains(&name.trim_end())));
-    told.filter_map(|pid| text::heap_limit(pid, &read(pid, "cmdline")?)).collect()
+        .filter(|pid| name(*pid).is_some_and(|name| ["java", "node"].contains(&name.trim_end())));
+    let mut words = WordsReader { root, is_stuck: false };
+    told.filter_map(|pid| text::heap_limit(pid, &words.read(pid, "cmdline")?)).collect()
 }
 
 /// The JVMs in a container that no view over `/proc/cgroups` tells of their container.
@@ -100,12 +146,13 @@ pub(crate) fn swappiness_below(root: &Root, group: &CgroupFacts) -> Vec<Descenda
 }
 
 /// What the JVMs in a container were told about their heaps, on their command lines and by the environment that java reads.
-/// See `heaps` for why only programs of that name are asked.
+/// See [`heap_sizes`] for why only programs of that name are asked.
 pub(crate) fn jvms(root: &Root, group: &CgroupFacts) -> Vec<JvmHeap> {
+    let mut words = WordsReader { root, is_stuck: false };
     let told = processes(root, group).filter_map(|pid| {
-        let read = |file: &str| root.read(format!("/proc/{pid}/{file}")).ok();
-        (read("comm")?.trim_end() == "java").then_some(())?;
-        Some(text::jvm_heap_options(pid, &read("cmdline")?, &read("environ").unwrap_or_default()))
+        (root.read(format!("/proc/{pid}/comm")).ok()?.trim_end() == "java").then_some(())?;
+        let command = words.read(pid, "cmdline")?;
+        Some(text::jvm_heap_options(pid, &command, &words.read(pid, "environ").unwrap_or_default()))
     });
     told.collect()
 }
@@ -115,6 +162,33 @@ mod tests {
     use super::*;
     use elbowroom_linux::fixture::Fixture;
     use elbowroom_types::unit::Bytes;
+
+    #[test]
+    fn a_process_whose_words_never_come_hides_none_of_another_container() {
+        let host = Fixture::new(
+            "-- cg/a/cgroup.procs --\n7\n8\n-- cg/b/cgroup.procs --\n9\n\
+             -- proc/7/comm --\njava\n-- proc/8/comm --\njava\n-- proc/8/cmdline --\njava\0-Xmx2g\0\n\
+             -- proc/9/comm --\njava\n-- proc/9/cmdline --\njava\0-Xmx4g\0\n",
+        )
+        .unwrap();
+        let words = host.path().join("proc/7/cmdline");
+        let mode = rustix::fs::Mode::RWXU;
+        rustix::fs::mknodat(rustix::fs::CWD, &words, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        // Whoever opens it waits, as long as this is open, for what is never written.
+        let _hangs = File::options().read(true).write(true).open(&words).unwrap();
+        let path = host.path().to_owned();
+        let (done, wait) = mpsc::channel();
+        std::thread::spawn(move || {
+            let root = Root::at(&path).unwrap();
+            let heaps = |name: &str| {
+                let dirs = [(HierarchyController::Memory, format!("/cg/{name}"))].into();
+                let group = CgroupFacts { dirs, ..CgroupFacts::default() };
+                heap_sizes(&root, &group).iter().map(|heap| heap.pid).collect::<Vec<_>>()
+            };
+            done.send([heaps("a"), heaps("b")])
+        });
+        assert_eq!(wait.recv_timeout(Duration::from_secs(30)).unwrap(), [vec![], vec![9]]);
+    }
 
     #[test]
     fn kernel_threads_and_the_first_process_are_no_jobs() {

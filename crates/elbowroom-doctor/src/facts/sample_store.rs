@@ -1,7 +1,7 @@
 //! Looks that were kept: one file each below `<state-dir>/looks`, named after the second they were made in, or the last one in a file.
 
 use crate::checks::CounterSnapshot;
-use crate::fixes::journal::{JournalError, io_error};
+use crate::fixes::journal::{JournalError, io_error, make_private};
 use elbowroom_linux::bounded;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -39,7 +39,7 @@ impl CounterSampleStore {
     /// # Errors
     /// Where the directory cannot be written.
     pub fn save(&self, now: u64, look: CounterSnapshot) -> Result<(), JournalError> {
-        fs::create_dir_all(&self.dir).map_err(io_error("making", &self.dir))?;
+        make_private(&self.dir)?;
         remove_drafts(&self.dir, |name| time_of(name).is_some());
         LastCounterSample::at(&self.path(now)).save(look)?;
         self.prune(MAX_SAMPLES)

@@ -10,12 +10,15 @@ use elbowroom_types::finding::FileWrite;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The file with the number of the last fix, whether or not that was taken back: people find numbers in their shell's history.
 const LAST_ID: &str = "last-id";
+/// Held while something is written.
+const LOCK: &str = ".lock";
 /// What is being written; the lock is held meanwhile.
 const DRAFT: &str = ".draft";
 
@@ -23,6 +26,11 @@ const DRAFT: &str = ".draft";
 #[derive(Clone, Debug)]
 pub struct Journal {
     dir: PathBuf,
+}
+
+/// Makes a directory of the state directory, with that, for this user alone.
+pub(crate) fn make_private(dir: &Path) -> Result<(), JournalError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error("making", dir))
 }
 
 /// One fix. It ends with the boot it was made in, and what it wrote to a cgroup ends with that cgroup.
@@ -165,7 +173,7 @@ impl Journal {
     /// # Errors
     /// Where the directory cannot be written: nothing may be changed then.
     pub fn begin(&self, root: &Root, mut entry: FixEntry) -> Result<FixEntry, JournalError> {
-        fs::create_dir_all(&self.dir).map_err(io_error("making", &self.dir))?;
+        make_private(&self.dir)?;
         (entry.boot, entry.cgroups) = (boot(root), cgroups(root, &entry.writes));
         // Two doctors at once take different numbers.
         let _lock = self.lock()?;
@@ -179,10 +187,14 @@ impl Journal {
 
     /// The lock that a doctor holds while it writes a fix down; it goes with the file.
     fn lock(&self) -> Result<File, JournalError> {
-        let dir = File::open(&self.dir).map_err(io_error("opening", &self.dir))?;
-        flock(&dir, FlockOperation::LockExclusive)
-            .map_err(|errno| io_error("locking", &self.dir)(errno.into()))?;
-        Ok(dir)
+        let path = self.dir.join(LOCK);
+        let mut options = File::options();
+        // Who can open a file can lock it: others cannot.
+        let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path);
+        let file = file.map_err(io_error("opening", &path))?;
+        flock(&file, FlockOperation::LockExclusive)
+            .map_err(|errno| io_error("locking", &path)(errno.into()))?;
+        Ok(file)
     }
 
     /// The last number that was given; 0 where none was, or by an earlier version.
@@ -252,6 +264,25 @@ mod tests {
         journal.forget(2).unwrap();
         assert_eq!(journal.entries().unwrap().iter().map(|e| e.id).collect::<Vec<_>>(), [1, 3]);
         assert_eq!(journal.applied(&host()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn whoever_can_read_the_directory_keeps_no_fix_from_being_written_down() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::at(&dir.path().join("state"));
+        let id = journal.begin(&host(), entry()).unwrap().id;
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(
+            (mode(&dir.path().join("state")), mode(&journal.dir), mode(&journal.dir.join(LOCK))),
+            (0o700, 0o700, 0o600)
+        );
+        // As an earlier version left it, to another user's process.
+        let held = File::open(&journal.dir).unwrap();
+        flock(&held, FlockOperation::LockExclusive).unwrap();
+        let (done, wait) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(journal.begin(&host(), entry()).unwrap().id));
+        assert_eq!(wait.recv_timeout(std::time::Duration::from_secs(20)), Ok(id + 1));
     }
 
     #[test]

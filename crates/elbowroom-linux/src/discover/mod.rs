@@ -58,6 +58,9 @@ use record::{EngineRecord, printable};
 use std::path::{Path, PathBuf};
 use storage::StorageFiles;
 
+/// Longest path of a container in a container, in bytes: one in a pod of a Kubernetes node in a container in a pod has some 500.
+const MAX_NESTED_PATH_LEN: usize = 1_024;
+
 /// What an operator says of where containers are, beside the usual places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerSources {
@@ -216,8 +219,12 @@ impl ContainerDiscovery {
     }
 }
 
-/// A container in a container, by its path alone: a file of the host about the id in it would be another container's.
+/// A container in a container, by its path alone: a file of the host about the id in it would be another container's. The path is its
+/// identifier in every row of every table, metric and message: one that is longer than [`MAX_NESTED_PATH_LEN`] is none.
 fn nested(claim: PathClaim<'_>, path: &str) -> Option<FoundContainer> {
+    if path.len() > MAX_NESTED_PATH_LEN {
+        return None;
+    }
     let uid = pod_uid(path);
     let engine = match claim {
         PathClaim::Named(engine, _) => engine,

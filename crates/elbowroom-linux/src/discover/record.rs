@@ -4,6 +4,7 @@ use super::paths::is_id;
 use super::state_file::StateStamp;
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity, Pod};
 use elbowroom_types::label::{ContainerLabels, LabelPolicy};
+use elbowroom_types::visible::is_hidden;
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -71,12 +72,9 @@ pub(super) struct OciBundleConfig {
     pub(super) annotations: HashMap<String, String>,
 }
 
-/// `text` fit to print: control and direction characters become U+FFFD, and it ends after `longest` characters.
+/// `text` fit to print: characters that do not show ([`is_hidden`]) become U+FFFD, and it ends after `longest` characters.
 pub(super) fn printable(text: &str, longest: usize) -> Option<String> {
-    let hides = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
-    };
-    let text: String = text.chars().take(longest).map(|c| if hides(c) { '\u{fffd}' } else { c }).collect();
+    let text: String =
+        text.chars().take(longest).map(|c| if is_hidden(c) { '\u{fffd}' } else { c }).collect();
     (!text.is_empty()).then_some(text)
 }

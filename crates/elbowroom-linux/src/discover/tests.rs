@@ -336,6 +336,18 @@ fn a_cgroup_inside_a_container_is_a_part_of_it_unless_configured_or_an_engines()
 }
 
 #[test]
+fn a_container_in_a_container_with_a_path_that_fills_tables_is_none() {
+    let host = Fixture::new("").unwrap();
+    let root = Root::at(host.path()).unwrap();
+    let mut discover = ContainerDiscovery::new(&root, &[], None, LabelPolicy::All);
+    let id = "e".repeat(64);
+    for (levels, is_one) in [(3, true), (15, false)] {
+        let path = format!("docker/{id}{}/docker-{id}.scope", format!("/{}", "x".repeat(250)).repeat(levels));
+        assert_eq!(discover.find(&root, &path, true).unwrap().is_some(), is_one, "{levels}");
+    }
+}
+
+#[test]
 fn a_cgroup_inside_a_container_is_not_called_as_a_neighbour_is() {
     let host = Fixture::new("").unwrap();
     let root = Root::at(host.path()).unwrap();

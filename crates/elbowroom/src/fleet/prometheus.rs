@@ -3,7 +3,7 @@
 use super::NodeReadings;
 use super::address::{FleetNode, NodeAddress};
 use super::fetch::FleetClient;
-use super::reading::NodeReading;
+use super::reading::{MAX_ALERTS, MAX_DISKS, NodeReading, name};
 use crate::fleet::resources::{NodeDisk, NodeResources};
 use anyhow::{Context, Result, anyhow, ensure};
 use elbowroom_types::io::IoMax;
@@ -37,6 +37,9 @@ struct QuerySample {
     /// When, in seconds since 1970, and how much, in words.
     value: (f64, String),
 }
+
+/// Samples of one name that are kept of a node: a node exports what it likes, and is one of many here.
+const MAX_SAMPLES: usize = 4 * MAX_DISKS;
 
 /// A value with its labels.
 type LabelledValue = (BTreeMap<String, String>, f64);
@@ -85,9 +88,12 @@ pub fn read(json: &[u8]) -> Result<BTreeMap<String, Result<NodeReading>>> {
     let mut nodes: BTreeMap<String, InstanceSamples> = BTreeMap::new();
     for QuerySample { mut metric, value: (_, words) } in answer.data.result {
         let instance = metric.remove("instance").unwrap_or_default();
-        let Some(name) = metric.remove("__name__").or_else(|| metric.remove("fleet")) else { continue };
+        let Some(of) = metric.remove("__name__").or_else(|| metric.remove("fleet")) else { continue };
         let Ok(value) = words.parse::<f64>() else { continue };
-        nodes.entry(instance).or_default().entry(name).or_default().push((metric, value));
+        let samples = nodes.entry(instance).or_default().entry(of).or_default();
+        if samples.len() < MAX_SAMPLES {
+            samples.push((metric, value));
+        }
     }
     Ok(nodes.into_iter().map(|(name, samples)| (name, node_reading(&samples))).collect())
 }
@@ -107,32 +113,32 @@ fn node_reading(samples: &InstanceSamples) -> Result<NodeReading> {
     let memory =
         |part: &str| labelled("elbowroom_node_memory_bytes", "part", part).map(|value| Bytes(value as u64));
     let milli = |cpus: f64| Millicpu((cpus * 1_000.0) as u64);
-    let disk = |name: &str| {
+    let disk = |of: &str| {
         let capacity = |unit: &str, op: &str| {
             let family = format!("elbowroom_disk_capacity_{unit}_per_second");
             let is = |(labels, _): &&LabelledValue| {
-                labels.get("disk").is_some_and(|d| d == name) && labels.get("op").is_some_and(|o| o == op)
+                labels.get("disk").is_some_and(|d| d == of) && labels.get("op").is_some_and(|o| o == op)
             };
             all(&family).find(is).map_or(Limit::Max, |(_, value)| Limit::At(*value as u64))
         };
         NodeDisk {
-            name: name.to_owned(),
+            name: name(of),
             capacity: IoMax {
                 rbps: capacity("bytes", "read"),
                 wbps: capacity("bytes", "write"),
                 riops: capacity("operations", "read"),
                 wiops: capacity("operations", "write"),
             },
-            used: labelled("elbowroom_disk_used_ratio", "disk", name),
-            promised: labelled("elbowroom_disk_promised_ratio", "disk", name).unwrap_or(0.0),
+            used: labelled("elbowroom_disk_used_ratio", "disk", of),
+            promised: labelled("elbowroom_disk_promised_ratio", "disk", of).unwrap_or(0.0),
         }
     };
     let disks = all("elbowroom_disk_promised_ratio").filter_map(|(labels, _)| labels.get("disk"));
     let alerts = all("elbowroom_alerts").filter(|(_, value)| *value > 0.0);
-    let version = all("elbowroom_info").find_map(|(labels, _)| labels.get("version").cloned());
+    let version = all("elbowroom_info").find_map(|(labels, _)| labels.get("version"));
     Ok(NodeReading {
         time_unix_ms: first("time").map(|seconds| (seconds * 1e3) as u64),
-        version: version.unwrap_or_default(),
+        version: version.map(|version| name(version)).unwrap_or_default(),
         containers: needed("elbowroom_containers")? as u64,
         room: NodeResources {
             cpu: milli(needed("elbowroom_node_cpus")?),
@@ -144,13 +150,15 @@ fn node_reading(samples: &InstanceSamples) -> Result<NodeReading> {
             memory_reserved: memory("reserved").unwrap_or_default(),
             memory_free: memory("lendable"),
             memory_short: first("elbowroom_node_memory_short").is_some_and(|short| short > 0.0),
-            disks: disks.map(|name| disk(name)).collect(),
+            disks: disks.take(MAX_DISKS).map(|of| disk(of)).collect(),
         },
         alerts: alerts
             .flat_map(|(labels, value)| {
                 // As often as it lasts; what a number cannot be is no number of alerts.
-                std::iter::repeat_n(labels.get("kind").cloned().unwrap_or_default(), value.min(1e3) as usize)
+                let kind = labels.get("kind").map(|kind| name(kind)).unwrap_or_default();
+                std::iter::repeat_n(kind, value.min(MAX_ALERTS as f64) as usize)
             })
+            .take(MAX_ALERTS)
             .collect(),
     })
 }
@@ -213,6 +221,22 @@ mod tests {
                 .contains("elbowroom_containers")
         );
         assert!(read(b"{}").is_err());
+    }
+
+    #[test]
+    fn of_a_node_that_exports_more_than_there_can_be_a_bounded_part_is_kept() {
+        let sample = |name: &str, label: &str, is: String, value: &str| json!({ "metric": { "__name__": name, "instance": "a", label: is }, "value": [1.5, value] });
+        let needed =
+            ["elbowroom_containers", "elbowroom_node_cpus"].map(|name| sample(name, "x", String::new(), "1"));
+        let memory = sample("elbowroom_node_memory_bytes", "part", "total".into(), "1");
+        let kinds = (0..5_000).map(|n| sample("elbowroom_alerts", "kind", format!("{n}"), "1e9"));
+        let disks =
+            (0..5_000).map(|n| sample("elbowroom_disk_promised_ratio", "disk", format!("{n:0>2000}"), "1"));
+        let result: Vec<_> = needed.into_iter().chain([memory]).chain(kinds).chain(disks).collect();
+        let mut nodes = read(json!({ "data": { "result": result } }).to_string().as_bytes()).unwrap();
+        let node = nodes.remove("a").unwrap().unwrap();
+        assert_eq!((node.alerts.len(), node.room.disks.len()), (MAX_ALERTS, MAX_DISKS));
+        assert_eq!(node.room.disks[0].name, name(&"0".repeat(2_000)));
     }
 
     #[test]

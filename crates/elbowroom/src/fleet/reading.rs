@@ -7,6 +7,13 @@ use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::{Bytes, Millicpu};
 use serde::{Deserialize, Serialize};
 
+/// What is kept of one node, which may say anything: alerts,
+pub(super) const MAX_ALERTS: usize = 1_000;
+/// disks,
+pub(super) const MAX_DISKS: usize = 256;
+/// and characters of a name.
+const MAX_NAME_LEN: usize = 128;
+
 /// Where it is asked for.
 pub(crate) const SNAPSHOT_PATH: &str = "/api/v1/snapshot";
 
@@ -133,20 +140,25 @@ pub fn read(json: &[u8]) -> Result<NodeReading> {
         memory_reserved: machine.map_or(Bytes::ZERO, |pool| pool.reserved),
         memory_free: free.map(|free| lendable(free, statuses)),
         memory_short: machine.is_some_and(|pool| pool.short),
-        disks: snapshot.disks.disks.into_iter().map(disk_room).collect(),
+        disks: snapshot.disks.disks.into_iter().take(MAX_DISKS).map(disk_room).collect(),
     };
     Ok(NodeReading {
         time_unix_ms: Some(snapshot.time_unix_ms),
-        version: snapshot.status.version,
+        version: name(&snapshot.status.version),
         containers: snapshot.containers.len() as u64,
         room,
-        alerts: alerts.into_iter().map(|alert| alert.kind).collect(),
+        alerts: alerts.into_iter().take(MAX_ALERTS).map(|alert| name(&alert.kind)).collect(),
     })
 }
 
 fn disk_room(disk: SnapshotDisk) -> NodeDisk {
-    let SnapshotDisk { name, capacity, used, promised } = disk;
-    NodeDisk { name, capacity, used, promised }
+    let SnapshotDisk { name: of, capacity, used, promised } = disk;
+    NodeDisk { name: name(&of), capacity, used, promised }
+}
+
+/// What of a node's word for something is kept.
+pub(super) fn name(word: &str) -> String {
+    word.chars().take(MAX_NAME_LEN).collect()
 }
 
 #[cfg(test)]
@@ -198,6 +210,24 @@ mod tests {
         json["node"]["memory_available"] = Value::Null;
         json["node"]["memory_free"] = Value::Null;
         assert_eq!(read(json.to_string().as_bytes()).unwrap().room.memory_free, None);
+    }
+
+    #[test]
+    fn of_a_node_that_says_more_than_there_can_be_a_bounded_part_is_kept() {
+        let mut json = snapshot();
+        let long = "x".repeat(1 << 20);
+        json["status"]["version"] = json!(long);
+        let disk = json["disks"]["disks"][0].clone();
+        json["disks"]["disks"] = json!(vec![disk; 5_000]);
+        json["disks"]["disks"][0]["name"] = json!(long);
+        json["alerts"]["lasting"] = json!(vec![json!({ "kind": long, "severity": "info" }); 3]);
+        let reading = read(json.to_string().as_bytes()).unwrap();
+        assert_eq!(reading.room.disks.len(), MAX_DISKS);
+        for word in [&reading.version, &reading.room.disks[0].name, &reading.alerts[2]] {
+            assert_eq!(word.len(), MAX_NAME_LEN);
+        }
+        json["alerts"]["lasting"] = json!(vec![json!({ "kind": "NEW", "severity": "info" }); 5_000]);
+        assert_eq!(read(json.to_string().as_bytes()).unwrap().alerts.len(), MAX_ALERTS);
     }
 
     #[test]

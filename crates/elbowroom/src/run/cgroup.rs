@@ -19,10 +19,14 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Modes of a run's cgroups, and of that which is locked: whoever can open a directory can lock it, and keep the lock from who waits for it.
+/// Files in it are read by their names as in every other one.
+const CGROUP_MODE: u32 = 0o755;
+const LOCKED_MODE: u32 = 0o711;
 /// How long a process that has ended may still be listed.
 const EXIT_GRACE: Duration = Duration::from_millis(200);
 
@@ -229,9 +233,9 @@ fn lock_new_cgroup(dirs: &[PathBuf], name: &str) -> anyhow::Result<File> {
 fn lock(dir: &Path) -> io::Result<Option<(File, bool)>> {
     for _ in 0..100 {
         if let Some(parent) = dir.parent() {
-            make_dir(parent)?;
+            make_dir(parent, CGROUP_MODE)?;
         }
-        let made = make_dir(dir).and_then(|fresh| Ok((File::open(dir)?, fresh)));
+        let made = make_dir(dir, LOCKED_MODE).and_then(|fresh| Ok((File::open(dir)?, fresh)));
         let (file, fresh) = match made {
             // Removed meanwhile, together with its parent perhaps.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -256,8 +260,8 @@ fn is_at(file: &File, dir: &Path) -> bool {
 }
 
 /// Says whether the directory is new.
-fn make_dir(dir: &Path) -> io::Result<bool> {
-    match std::fs::create_dir(dir) {
+fn make_dir(dir: &Path, mode: u32) -> io::Result<bool> {
+    match std::fs::DirBuilder::new().mode(mode).create(dir) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(error) => Err(error),
@@ -269,7 +273,7 @@ fn set_up(hierarchy: &RunHierarchy, dir: &Path, limits: &RunLimits) -> anyhow::R
     let parent = hierarchy.root.join(PARENT);
     // Another run that ends may remove the empty parent at any moment.
     let mut tries = 0;
-    while let Err(error) = make_dir(&parent).and_then(|_| make_dir(dir)) {
+    while let Err(error) = make_dir(&parent, CGROUP_MODE).and_then(|_| make_dir(dir, CGROUP_MODE)) {
         tries += 1;
         if error.kind() != io::ErrorKind::NotFound || tries > 100 {
             return Err(error).with_context(|| dir.display().to_string());

@@ -12,11 +12,12 @@ use clap::Args;
 use elbowroom_agent::lifecycle;
 use elbowroom_client::control;
 use elbowroom_client::output::say;
-use elbowroom_linux::bounded;
+use elbowroom_linux::{bounded, new_file};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_send_signal};
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -62,7 +63,8 @@ impl PrivateAgent {
     /// # Errors
     /// There is no place for its directory, or no process to be had.
     pub(super) fn start(run_dir: &Path, name: &str) -> anyhow::Result<Self> {
-        let run_dir = std::path::absolute(run_dir)?;
+        let made = new_file::run_directory(run_dir);
+        let run_dir = made.with_context(|| run_dir.display().to_string())?;
         // The number tells it from that of an earlier run of this name, which may be just ending.
         let dir = run_dir.join(DIRS).join(format!("{name}.{}", std::process::id()));
         let socket = control::socket_path(&dir);
@@ -71,7 +73,7 @@ impl PrivateAgent {
             "no agent runs, and {} is too long for the socket of one: give a shorter --run-dir or --name",
             socket.display()
         );
-        std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+        new_file::reached_directory(&dir).with_context(|| dir.display().to_string())?;
         let mut command = Command::new("/proc/self/exe");
         command
             .arg0("elbowroom")
@@ -199,7 +201,8 @@ impl AgentKeeper {
     fn start(&self, name: &str) -> Option<anyhow::Result<Child>> {
         let mut current = self.current.lock().expect("no holder of this lock panics");
         (!current.is_over).then(|| {
-            let log = File::options().create(true).append(true).open(self.dir.join(LOG))?;
+            let mut options = File::options();
+            let log = options.create(true).append(true).mode(0o600).open(self.dir.join(LOG))?;
             let mut command = Command::new("/proc/self/exe");
             command.arg0("elbowroom").args(["agent", "--only", &format!("/elbowroom/{name}")]);
             command.arg("--run-dir").arg(&self.dir).arg("--state-dir").arg(self.dir.join("state"));
