@@ -1,7 +1,7 @@
 //! What verdicts need to remember of each container, and the alerts made of them.
 //!
 //! What is decided is [`elbowroom_govern::verdict::judge`]'s; its facts are gathered in [`super::judging`]. Kills are looked for in every
-//! tick, because their counter is gone with the container.
+//! tick, because their counter is gone with the container; at its end the kernel's log says whether there were more.
 
 use super::deaths::{ContainerKey, EndedContainers, KillLog, SeenKill};
 use anyhow::Result;
@@ -9,7 +9,7 @@ use elbowroom_client::api::Explanation;
 use elbowroom_govern::alert::conditions::Conditions;
 use elbowroom_govern::verdict::MemoryKills;
 use elbowroom_linux::cgroup::CgroupLayout;
-use elbowroom_linux::memory::OomWatch;
+use elbowroom_linux::memory::{KernelLog, LoggedKill, OomCounter, OomWatch};
 use elbowroom_linux::root::Root;
 use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
 use elbowroom_types::container::{ContainerIdentity, display_name};
@@ -26,6 +26,8 @@ const THROTTLE_WINDOW: u64 = 10;
 const SUSPECT_FOR: Micros = Micros::millis(150);
 /// How long after a container was seen first its memory cgroup may come: runtimes make one hierarchy after the other.
 const MADE_WITHIN: Micros = Micros::secs(5);
+/// Killed processes whose cgroup the kernel's log left out are remembered so many: within a second it leaves out no more.
+const MAX_KILLED: usize = 256;
 /// What is worth an alert at once, and what only when it stays.
 const STEADY_FOR: Micros = Micros::secs(5);
 
@@ -38,6 +40,8 @@ struct WatchedContainer {
     kills: u64,
     /// Those of them that happened while it was watched.
     own_kills: u64,
+    /// As many as the kernel's log tells of, in that time.
+    logged_kills: u64,
     /// Until when its counter is looked at in every tick.
     suspect_until: Micros,
     /// Whether the kernel tells of kills in it, and until when that is asked for in every tick.
@@ -50,6 +54,9 @@ struct WatchedContainer {
 /// Verdicts, and what they need to remember.
 pub(super) struct VerdictWatch {
     oom: OomWatch,
+    log: Option<KernelLog>,
+    /// Processes that the kernel's log lately said were killed, without their cgroups; the last one comes last.
+    killed: VecDeque<u32>,
     watched: BTreeMap<CgroupId, WatchedContainer>,
     kills: KillLog,
     pub(super) ended: EndedContainers,
@@ -67,6 +74,8 @@ impl VerdictWatch {
         let layout = CgroupLayout::detect(&Root::host()?)?;
         Ok(Self {
             oom: OomWatch::new(layout),
+            log: KernelLog::open(),
+            killed: VecDeque::new(),
             watched: BTreeMap::new(),
             kills: KillLog::default(),
             ended: EndedContainers::default(),
@@ -92,6 +101,7 @@ impl VerdictWatch {
             path: group.path.clone(),
             kills: before,
             own_kills: 0,
+            logged_kills: 0,
             suspect_until: Micros::ZERO,
             is_notified: false,
             ask_until: now.saturating_add(MADE_WITHIN),
@@ -115,6 +125,9 @@ impl VerdictWatch {
     /// Marks those of which the kernel told.
     pub(super) fn take_notice(&mut self, now: Micros, every_second: bool) {
         let notice = self.oom.drain();
+        if every_second {
+            self.take_log();
+        }
         for (id, watched) in &mut self.watched {
             if !watched.is_notified && (every_second || now < watched.ask_until) {
                 watched.is_notified = self.oom.add(*id, &watched.path);
@@ -157,15 +170,56 @@ impl VerdictWatch {
     /// Looks at a container's counter: whether there were kills since it was last looked at.
     pub(super) fn read_kills(&mut self, id: CgroupId, now: Micros, limit: Limit<Bytes>) -> bool {
         let Some(watched) = self.watched.get_mut(&id) else { return false };
-        let Some(counter) = self.oom.counter(&watched.path) else { return false };
-        let count = counter.kills.saturating_sub(watched.kills);
-        watched.kills = counter.kills;
-        watched.own_kills += count;
-        if count > 0 {
-            let seen = SeenKill { count, at: now, limit, peak: counter.peak };
-            self.kills.record(watched.key.clone(), id, &watched.name, &seen);
+        let Some(OomCounter { kills, peak }) = self.oom.counter(&watched.path) else { return false };
+        let count = kills.saturating_sub(watched.kills);
+        watched.kills = kills;
+        self.record_kills(id, &SeenKill { count, at: now, limit, peak })
+    }
+
+    /// Looks at the kernel's log for a container that ends: whether there were kills that its counter did not tell of in time.
+    /// `process`: one that was known to be in it.
+    pub(super) fn read_logged_kills(
+        &mut self,
+        id: CgroupId,
+        now: Micros,
+        limit: Limit<Bytes>,
+        process: Option<u32>,
+    ) -> bool {
+        self.take_log();
+        let Some(watched) = self.watched.get_mut(&id) else { return false };
+        if let Some(place) = self.killed.iter().position(|pid| Some(*pid) == process) {
+            self.killed.remove(place);
+            watched.logged_kills += 1;
         }
-        count > 0
+        let count = watched.logged_kills.saturating_sub(watched.own_kills);
+        self.record_kills(id, &SeenKill { count, at: now, limit, peak: None })
+    }
+
+    fn record_kills(&mut self, id: CgroupId, seen: &SeenKill) -> bool {
+        let Some(watched) = self.watched.get_mut(&id).filter(|_| seen.count > 0) else { return false };
+        watched.own_kills += seen.count;
+        self.kills.record(watched.key.clone(), id, &watched.name, seen);
+        true
+    }
+
+    /// Counts what the kernel's log says for the containers that it names.
+    fn take_log(&mut self) {
+        for LoggedKill { pid, cgroup } in self.log.as_mut().map(KernelLog::drain_kills).unwrap_or_default() {
+            let Some(path) = cgroup else {
+                self.killed.push_back(pid);
+                continue;
+            };
+            let is_in = |watched: &&mut WatchedContainer| {
+                path.strip_prefix(&watched.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            };
+            // The innermost; of two lives of one path the first, which ends now.
+            let watched =
+                self.watched.values_mut().rev().filter(is_in).max_by_key(|watched| watched.path.len());
+            if let Some(watched) = watched {
+                watched.logged_kills += 1;
+            }
+        }
+        self.killed.drain(..self.killed.len().saturating_sub(MAX_KILLED));
     }
 
     /// The part of the last seconds that its quota held it back, with what it has counted until this one.
