@@ -2,6 +2,7 @@
 #![no_main]
 
 use elbowroom_linux::cgroup::{v1, v2};
+use elbowroom_linux::memory::parse_kill;
 use elbowroom_linux::{fixture, proc};
 use elbowroom_profile::pages::measure::areas;
 use elbowroom_types::cpuset::CpuSet;
@@ -21,7 +22,7 @@ fuzz_target!(|data: &[u8]| {
     );
     let _ = (proc::diskstats(&text), proc::swaps(&text), proc::net_dev(&text));
     let _ = areas(&text, "/bin/sh");
-    let _ = PsiTrigger::parse(data);
+    let _ = (PsiTrigger::parse(data), parse_kill(data));
     let _ = (
         v1::limit(&text),
         v1::quota(&text),

@@ -21,12 +21,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 NAME = "elbowroom-test-agent"
 # What docs/guide/install.md says, instead of --privileged; a machine that lacks one itself cannot give it.
-WANTED = "SYS_ADMIN SYS_CHROOT SYS_PTRACE DAC_OVERRIDE DAC_READ_SEARCH KILL SYS_NICE SYS_RESOURCE CHOWN FOWNER SETUID SETGID"
+WANTED = "SYS_ADMIN SYS_CHROOT SYS_PTRACE DAC_OVERRIDE DAC_READ_SEARCH KILL SYS_NICE SYS_RESOURCE SYSLOG CHOWN FOWNER SETUID SETGID"
 NUMBERS = {"CHOWN": 0, "DAC_OVERRIDE": 1, "DAC_READ_SEARCH": 2, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7, "SYS_CHROOT": 18,
-           "SYS_PTRACE": 19, "SYS_ADMIN": 21, "SYS_NICE": 23, "SYS_RESOURCE": 24}  # fmt: skip
+           "SYS_PTRACE": 19, "SYS_ADMIN": 21, "SYS_NICE": 23, "SYS_RESOURCE": 24, "SYSLOG": 34}  # fmt: skip
 OWN = int(re.search(r"CapBnd:\s*(\w+)", Path("/proc/self/status").read_text()).group(1), 16)
 RIGHTS = ["--cap-drop", "ALL", *(word for right in WANTED.split() if OWN >> NUMBERS[right] & 1 for word in ("--cap-add", right)),
-          "--device", "/dev/fuse", "--security-opt", "apparmor=unconfined", "--read-only"]  # fmt: skip
+          "--device", "/dev/fuse", "--device", "/dev/kmsg:/dev/kmsg:r", "--security-opt", "apparmor=unconfined", "--read-only"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -136,7 +136,7 @@ def scene(new_agent, docker, loop_disk, tmp_path):
     docker.call("import", "-", "busybox", input=busybox_image())
     agent = new_agent(CONFIG, CONTAINERS).start()
     run = lambda name, *words: docker.call("run", "--detach", "--name", name, "--network", "none", *words)
-    run("nightly", "--memory", "32m", "busybox", "sh", "-c", "dd if=/dev/zero of=/dev/null bs=200M count=1; sleep 1")
+    run("nightly", "--memory", "32m", "busybox", "dd", "if=/dev/zero", "of=/dev/null", "bs=200M", "count=1")
     run("web", "--cpus", "0.2", "busybox", "sh", "-c", "while :; do :; done")
     run("db", "--memory", "128m", "busybox", "sleep", "3600")
     run("node-agent", "--pid", "host", "busybox", "sleep", "3600")

@@ -58,6 +58,7 @@ impl PolicyLoop {
             .and_then(|container| self.config.containers.host_pid_refusal(container));
         let Some(resident) = self.containers.get_mut(&id) else { return };
         if let Some(started) = started {
+            resident.found_process = Some((pid, started));
             apply_start_time(&mut resident.facts, started);
         }
         let delay = match resident.attach {

@@ -8,7 +8,7 @@ use elbowroom_types::container::display_name;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::resource_command::ResourceOwner;
 use elbowroom_types::sample::{CgroupProperties, CgroupSettings, MemoryStat};
-use elbowroom_types::unit::{CpuShare, Limit, Micros, Millicpu};
+use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros, Millicpu};
 use elbowroom_types::verdict::Verdict;
 use elbowroom_view::pages::snapshot::ContainerSnapshot;
 use std::path::Path;
@@ -23,10 +23,18 @@ impl PolicyLoop {
 
     /// Looks at one container's counter, and judges it anew where it grew.
     fn read_kills(&mut self, id: CgroupId, now: Micros) {
-        let limit = self.views.group(id).and_then(|group| group.limits.memory_max).unwrap_or(Limit::Max);
-        if !self.verdicts.read_kills(id, now, limit) {
-            return;
+        let limit = self.memory_limit(id);
+        if self.verdicts.read_kills(id, now, limit) {
+            self.judge_kills(id, now);
         }
+    }
+
+    fn memory_limit(&self, id: CgroupId) -> Limit<Bytes> {
+        self.views.group(id).and_then(|group| group.limits.memory_max).unwrap_or(Limit::Max)
+    }
+
+    /// Judges a container in which there were kills.
+    fn judge_kills(&mut self, id: CgroupId, now: Micros) {
         let Some(verdict) = self.judge(id, now, None) else { return };
         self.verdicts.set_command(id, verdict.command.clone());
         if let Some(resident) = self.containers.get_mut(&id) {
@@ -90,6 +98,12 @@ impl PolicyLoop {
     /// Keeps what was known of a container that ends. Called while views still know it.
     pub(super) fn remember_end(&mut self, id: CgroupId, now: Micros) {
         self.read_kills(id, now);
+        let limit = self.memory_limit(id);
+        let process =
+            self.containers.get(&id).and_then(|resident| resident.found_process).map(|(pid, _)| pid);
+        if self.verdicts.read_logged_kills(id, now, limit, process) {
+            self.judge_kills(id, now);
+        }
         if let Some(mut last) = self.explain_container(id) {
             last.container.ended_unix_ms = Some(elbowroom_linux::timer::unix_ms());
             last.container.attached = false;

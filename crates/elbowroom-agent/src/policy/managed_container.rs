@@ -108,7 +108,7 @@ pub(super) struct ManagedContainer {
     /// By CPU number.
     pub(super) times: Vec<CpuTimes>,
     pub(super) attach: AttachState,
-    /// A process of it, with when that started: see [`super::policy_loop::PolicyLoop::find_process`].
+    /// A process of it, with when that started: whose network is read, and whose death tells of it.
     pub(super) found_process: Option<(u32, Micros)>,
     /// Why its view is not mounted, as the log has it.
     pub(super) told_failure: String,

@@ -4,7 +4,7 @@
 //! alerts a minute, which one tenant must not use up.
 //!
 //! What is decided is [`elbowroom_govern::verdict::judge`]'s; its facts are gathered in [`super::judging`]. Kills are looked for in every
-//! tick, because their counter is gone with the container.
+//! tick, because their counter is gone with the container; at its end the kernel's log says whether there were more.
 
 use super::deaths::{ContainerKey, EndedContainers, KillLog, KillRecord, SeenKill};
 use anyhow::Result;
@@ -12,7 +12,7 @@ use elbowroom_client::api::Explanation;
 use elbowroom_govern::alert::conditions::Conditions;
 use elbowroom_govern::verdict::MemoryKills;
 use elbowroom_linux::cgroup::CgroupLayout;
-use elbowroom_linux::memory::OomWatch;
+use elbowroom_linux::memory::{KernelLog, LoggedKill, OomCounter, OomWatch};
 use elbowroom_linux::root::Root;
 use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
 use elbowroom_types::container::{ContainerIdentity, display_name};
@@ -29,6 +29,8 @@ const THROTTLE_WINDOW: u64 = 10;
 const SUSPECT_FOR: Micros = Micros::millis(150);
 /// How long after a container was seen first its memory cgroup may come: runtimes make one hierarchy after the other.
 const MADE_WITHIN: Micros = Micros::secs(5);
+/// Killed processes whose cgroup the kernel's log left out are remembered so many: within a second it leaves out no more.
+const MAX_KILLED: usize = 256;
 /// What is worth an alert at once, and what only when it stays.
 const STEADY_FOR: Micros = Micros::secs(5);
 
@@ -43,6 +45,8 @@ struct WatchedContainer {
     kills: u64,
     /// Those of them that happened while it was watched.
     own_kills: u64,
+    /// As many as the kernel's log tells of, in that time.
+    logged_kills: u64,
     /// Until when its counter is looked at in every tick.
     suspect_until: Micros,
     /// Whether the kernel tells of kills in it, and until when that is asked for in every tick.
@@ -55,6 +59,9 @@ struct WatchedContainer {
 /// Verdicts, and what they need to remember.
 pub(super) struct VerdictWatch {
     oom: OomWatch,
+    log: Option<KernelLog>,
+    /// Processes that the kernel's log lately said were killed, without their cgroups; the last one comes last.
+    killed: VecDeque<u32>,
     watched: BTreeMap<CgroupId, WatchedContainer>,
     kills: KillLog,
     pub(super) ended: EndedContainers,
@@ -72,6 +79,8 @@ impl VerdictWatch {
         let layout = CgroupLayout::detect(&Root::host()?)?;
         Ok(Self {
             oom: OomWatch::new(layout),
+            log: KernelLog::open(),
+            killed: VecDeque::new(),
             watched: BTreeMap::new(),
             kills: KillLog::default(),
             ended: EndedContainers::default(),
@@ -99,6 +108,7 @@ impl VerdictWatch {
             path: group.path.clone(),
             kills: before,
             own_kills: 0,
+            logged_kills: 0,
             suspect_until: Micros::ZERO,
             is_notified: false,
             ask_until: now.saturating_add(MADE_WITHIN),
@@ -122,6 +132,9 @@ impl VerdictWatch {
     /// Marks those of which the kernel told.
     pub(super) fn take_notice(&mut self, now: Micros, every_second: bool) {
         let notice = self.oom.drain();
+        if every_second {
+            self.take_log();
+        }
         for (id, watched) in &mut self.watched {
             if !watched.is_notified && (every_second || now < watched.ask_until) {
                 watched.is_notified = self.oom.add(*id, &watched.path);
@@ -164,17 +177,59 @@ impl VerdictWatch {
     /// Looks at a container's counter: whether there were kills since it was last looked at.
     pub(super) fn read_kills(&mut self, id: CgroupId, now: Micros, limit: Limit<Bytes>) -> bool {
         let Some(watched) = self.watched.get_mut(&id) else { return false };
-        let Some(counter) = self.oom.counter(&watched.path) else { return false };
-        let count = counter.kills.saturating_sub(watched.kills);
-        watched.kills = counter.kills;
-        self.note_kills(id, &SeenKill { count, at: now, limit, peak: counter.peak });
-        count > 0
+        let Some(OomCounter { kills, peak }) = self.oom.counter(&watched.path) else { return false };
+        let count = kills.saturating_sub(watched.kills);
+        watched.kills = kills;
+        self.note_kills(id, &SeenKill { count, at: now, limit, peak })
     }
 
-    fn note_kills(&mut self, id: CgroupId, seen: &SeenKill) {
-        if let Some(watched) = self.watched.get_mut(&id).filter(|_| seen.count > 0) {
-            watched.own_kills += seen.count;
-            self.kills.record(watched.key.clone(), watched.tenant, &watched.name, seen);
+    /// Looks at the kernel's log for a container that ends: whether there were kills that its counter did not tell of in time.
+    /// `process`: one that was known to be in it.
+    pub(super) fn read_logged_kills(
+        &mut self,
+        id: CgroupId,
+        now: Micros,
+        limit: Limit<Bytes>,
+        process: Option<u32>,
+    ) -> bool {
+        self.take_log();
+        let Some(watched) = self.watched.get_mut(&id) else { return false };
+        if let Some(place) = self.killed.iter().position(|pid| Some(*pid) == process) {
+            self.killed.remove(place);
+            watched.logged_kills += 1;
+        }
+        let count = watched.logged_kills.saturating_sub(watched.own_kills);
+        self.note_kills(id, &SeenKill { count, at: now, limit, peak: None })
+    }
+
+    fn note_kills(&mut self, id: CgroupId, seen: &SeenKill) -> bool {
+        let Some(watched) = self.watched.get_mut(&id).filter(|_| seen.count > 0) else { return false };
+        watched.own_kills += seen.count;
+        self.kills.record(watched.key.clone(), watched.tenant, &watched.name, seen);
+        true
+    }
+
+    /// Takes in what the kernel's log said since the last look.
+    fn take_log(&mut self) {
+        let kills = self.log.as_mut().map(KernelLog::drain_kills).unwrap_or_default();
+        kills.into_iter().for_each(|kill| self.count_logged(kill));
+    }
+
+    /// Counts a kill for the container in which it was, the innermost one; of two lives of one path the first, which ends now.
+    fn count_logged(&mut self, kill: LoggedKill) {
+        let Some(path) = kill.cgroup else {
+            self.killed.push_back(kill.pid);
+            if self.killed.len() > MAX_KILLED {
+                self.killed.pop_front();
+            }
+            return;
+        };
+        let is_in = |watched: &&mut WatchedContainer| {
+            path.strip_prefix(&watched.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let watched = self.watched.values_mut().rev().filter(is_in).max_by_key(|watched| watched.path.len());
+        if let Some(watched) = watched {
+            watched.logged_kills += 1;
         }
     }
 
@@ -268,13 +323,37 @@ mod tests {
     }
 
     #[test]
+    fn a_kill_of_the_log_counts_once_for_the_container_in_which_it_was() {
+        let mut watch = VerdictWatch::open().unwrap();
+        watch.log = None;
+        let inside = "/elbowroom-test-none/web/inside";
+        for (id, path) in
+            [(1, "/elbowroom-test-none/web"), (2, "/elbowroom-test-none/we"), (3, inside), (4, inside)]
+        {
+            add(&mut watch, id, path, id);
+        }
+        let in_cgroup = |path: &str| LoggedKill { pid: 70, cgroup: Some(path.to_owned()) };
+        watch.count_logged(in_cgroup("/elbowroom-test-none/web/x"));
+        watch.count_logged(in_cgroup(inside));
+        watch.count_logged(in_cgroup("/elbowroom-test-none"));
+        (0..300).for_each(|pid| watch.count_logged(LoggedKill { pid, cgroup: None }));
+        let mut end = |id, pid| watch.read_logged_kills(CgroupId(id), Micros::secs(9), Limit::Max, pid);
+        assert!(end(1, None) && !end(1, None));
+        assert!(end(2, Some(299)) && !end(2, Some(299)), "its cgroup was left out");
+        assert!(!end(2, Some(0)), "that was too long ago");
+        assert!(end(3, None) && !end(4, None), "the first life of a path ends first");
+        let kills = |id| watch.kills_of(CgroupId(id), Micros::secs(9)).map(|kills| kills.count);
+        assert_eq!([kills(1), kills(2), kills(3)], [Some(1), Some(1), Some(1)]);
+    }
+
+    #[test]
     fn containers_in_a_container_have_one_alert_together() {
         let mut watch = VerdictWatch::open().unwrap();
         add(&mut watch, 1, "db", 1);
         (2..200).for_each(|id| add(&mut watch, id, &format!("/elbowroom-test-none/web/{id}"), 1_000));
         let seen =
             |at| SeenKill { count: 1, at: Micros::secs(at), limit: Limit::At(Bytes::mib(64)), peak: None };
-        (2..200).for_each(|id| watch.note_kills(CgroupId(id), &seen(id)));
+        (2..200).for_each(|id| assert!(watch.note_kills(CgroupId(id), &seen(id))));
         watch.note_kills(CgroupId(1), &seen(200));
         let waits = Verdict { status: VerdictStatus::Throttled, ..Verdict::default() };
         let mut look = |second| {

@@ -11,12 +11,14 @@
 //! first and kills then (mm/memcontrol.c, `memory_max_write`).
 
 mod bounded_write;
+mod kernel_log;
 mod oom_watch;
 mod protect;
 mod reader;
 mod reclaim;
 mod transient_limit;
 
+pub use kernel_log::{KernelLog, LoggedKill, parse_kill};
 pub use oom_watch::{OomCounter, OomNotice, OomWatch};
 pub use reader::MemoryReader;
 pub use reclaim::{MemoryActuator, ReclaimMethod, UserLimits};

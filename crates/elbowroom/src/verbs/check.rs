@@ -9,6 +9,7 @@ use elbowroom_client::control::ControlClient;
 use elbowroom_client::output::{Format, OutputArgs, one_line, unexpected_response};
 use elbowroom_linux::bounded;
 use elbowroom_linux::cgroup::{CgroupController, CgroupLayout, HierarchyMode};
+use elbowroom_linux::memory::KernelLog;
 use elbowroom_linux::root::Root;
 use elbowroom_linux::{Sensor, SensorConfig};
 use rustix::fs::{Access, access};
@@ -100,11 +101,15 @@ enum Need {
     Fanotify,
     /// Samples by BPF programs.
     Bpf,
+    /// The kernel's log, from now on.
+    KernelMessages,
     /// At least this many open files.
     OpenFiles(u64),
 }
 
-use Need::{Bpf, Capability, Cgroups, Controller, Fanotify, File, Kernel, KernelFeature, OpenFiles};
+use Need::{
+    Bpf, Capability, Cgroups, Controller, Fanotify, File, Kernel, KernelFeature, KernelMessages, OpenFiles,
+};
 
 const REQUIRED: bool = true;
 const OPTIONAL: bool = false;
@@ -143,6 +148,8 @@ const PREREQUISITES: &[(&str, bool, Need, &str)] = &[
         "replacing a dead agent's view shows the host's file for an instant (Linux 6.5)"),
     ("real-time tick", OPTIONAL, Capability(CAP_SYS_NICE),
         "sampling is late on a loaded host: give CAP_SYS_NICE"),
+    ("kernel log", OPTIONAL, KernelMessages,
+        "a kill whose cgroup is removed at once is missed: give CAP_SYSLOG and /dev/kmsg"),
     ("open files", OPTIONAL, OpenFiles(4096),
         "fewer containers are sampled with kept descriptors: raise RLIMIT_NOFILE"),
 ];
@@ -185,6 +192,7 @@ impl Host {
                 (self.sensor.as_ref().is_some_and(|sensor| sensor.notifications() == "fanotify"), None)
             }
             Bpf => (self.sensor.as_ref().is_some_and(|sensor| sensor.tier().name() == "bpf"), None),
+            KernelMessages => (KernelLog::open().is_some(), None),
             OpenFiles(wanted) => {
                 let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
                 let value = limit.map_or("unlimited".to_owned(), |n| n.to_string());
