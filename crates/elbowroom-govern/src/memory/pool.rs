@@ -376,11 +376,8 @@ mod tests {
     #[test]
     fn a_machine_never_has_more_free_than_there_is_to_divide() {
         let node = NodeProperties { mem_total: Bytes::gib(64), ..NodeProperties::default() };
-        let memory = NodeMemory {
-            mem_free: Bytes::gib(64),
-            mem_available: Bytes::gib(64),
-            ..NodeMemory::default()
-        };
+        let memory =
+            NodeMemory { mem_free: Bytes::gib(64), mem_available: Bytes::gib(64), ..NodeMemory::default() };
         let pool = machine_pool(&node, &memory, &[], &MemorySettings::default());
         let shown = PoolMembership { pool, ..shared(None, &[], 0.0, &[]) }.view(0.0, 0);
         assert!(shown.size < Bytes::gib(64) && shown.room == shown.size, "{shown:?}");

@@ -283,7 +283,9 @@ impl CpuDir {
     /// The directories in it.
     pub(super) fn subdirs(self) -> impl Iterator<Item = Self> {
         let (fixed, caches): (&[Self], u8) = match self {
-            Self::Itself => (&[Self::AcpiCppc, Self::Caches, Self::Cpufreq, Self::Registers, Self::Topology], 0),
+            Self::Itself => {
+                (&[Self::AcpiCppc, Self::Caches, Self::Cpufreq, Self::Registers, Self::Topology], 0)
+            }
             Self::Registers => (&[Self::Identification], 0),
             Self::Caches => (&[], CACHES),
             _ => (&[], 0),

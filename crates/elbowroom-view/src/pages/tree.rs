@@ -415,7 +415,12 @@ pub fn nodes_with_page_bit(bit: u8, facts: &ContainerSnapshot) -> Vec<ViewNode> 
     let of_nodes = nodes.iter().flat_map(|n| files(NUMA_NODE).map(move |i| ViewNode::NumaFile(n as u16, i)));
     let pools = nodes.iter().flat_map(|n| (0..HUGEPAGE_SIZES.len() as u8).map(move |k| (n as u16, k)));
     let of_pools = pools.flat_map(|(n, k)| files(HUGEPAGES).map(move |i| ViewNode::HugepageFile(n, k, i)));
-    singles.chain(of_cpus).chain(of_nodes).chain(of_pools).filter(|node| node.page_bit() == Some(bit)).collect()
+    singles
+        .chain(of_cpus)
+        .chain(of_nodes)
+        .chain(of_pools)
+        .filter(|node| node.page_bit() == Some(bit))
+        .collect()
 }
 
 /// The present CPUs, whose directories are listed, and CPU 0.
@@ -551,7 +556,9 @@ mod tests {
         assert!(paths.contains_key("sys/devices/system/cpu/cpu3/cache/index0/shared_cpu_map"));
         assert!(paths.contains_key("sys/devices/system/node/node1/cpulist"));
         assert!(paths.contains_key("sys/devices/system/cpu/cpu0/regs/identification/midr_el1"));
-        assert!(paths.contains_key("sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages"));
+        assert!(
+            paths.contains_key("sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages")
+        );
     }
 
     #[test]
