@@ -285,3 +285,13 @@ def group_pids(container):
         except OSError:
             pass
     return found
+
+
+def test_pools_of_huge_pages_of_a_node_are_those_that_its_programs_can_use(agent, start):
+    # What is covered nowhere, /sys/kernel/mm/hugepages, says how many there are; numastat, DPDK and VPP ask where.
+    pools = sorted(Path(NODE).glob("node*/hugepages/*/*_hugepages"))
+    if not pools:
+        pytest.skip("needs a kernel with HugeTLB")
+    container = start("--memory", "256MiB")
+    shown = container.run("sh", "-c", f"grep -r . {NODE}/node*/hugepages").split()
+    assert sorted(shown) == [f"{path}:{path.read_text().strip()}" for path in pools]

@@ -59,7 +59,8 @@ impl PoolMembership {
         PoolView {
             path: self.path.clone(),
             size: to_bytes(self.pool.size),
-            room: to_bytes(self.pool.room),
+            // The margin is room for whoever is quick, and nothing to divide.
+            room: to_bytes(self.pool.room.min(self.pool.size)),
             reserved: to_bytes(reserved),
             short: self.pool.short,
             containers: self.member_ids.len(),
@@ -370,6 +371,16 @@ mod tests {
         check(1, 41, 0, 40.0);
         check(1, 41, 10, 30.0);
         check(1, 1, 0, 0.0);
+    }
+
+    #[test]
+    fn a_machine_never_has_more_free_than_there_is_to_divide() {
+        let node = NodeProperties { mem_total: Bytes::gib(64), ..NodeProperties::default() };
+        let memory =
+            NodeMemory { mem_free: Bytes::gib(64), mem_available: Bytes::gib(64), ..NodeMemory::default() };
+        let pool = machine_pool(&node, &memory, &[], &MemorySettings::default());
+        let shown = PoolMembership { pool, ..shared(None, &[], 0.0, &[]) }.view(0.0, 0);
+        assert!(shown.size < Bytes::gib(64) && shown.room == shown.size, "{shown:?}");
     }
 
     fn hungry(reserved: f64, weight: f64) -> MemoryClaimant {

@@ -174,6 +174,15 @@ const ACPI_CPPC: &[(&str, FileFormat)] = &[
     ("reference_perf", FileFormat::Text),
 ];
 
+/// `cpuN/regs/identification/*` (arch/arm64/kernel/cpuinfo.c `cpuregs_id_attrs`). JIT compilers of libraries, as oneDNN's, end a program
+/// that cannot read them.
+const IDENTIFICATION: &[(&str, FileFormat)] = &[
+    ("aidr_el1", FileFormat::Text),
+    ("midr_el1", FileFormat::Text),
+    ("revidr_el1", FileFormat::Text),
+    ("smidr_el1", FileFormat::Text),
+];
+
 /// `cpuN/cache/indexK/*` (drivers/base/cacheinfo.c).
 const CACHE: &[(&str, FileFormat)] = &[
     ("allocation_policy", FileFormat::Text),
@@ -203,6 +212,16 @@ pub(super) const NUMA_NODE: &[(&str, FileFormat)] = &[
     ("vmstat", FileFormat::NodeVmstat),
 ];
 
+/// `nodeN/hugepages/hugepages-XkB` (mm/hugetlb_sysfs.c): X on any architecture and with any size of small pages.
+pub(super) const HUGEPAGE_SIZES: &[u32] = &[64, 1_024, 2_048, 32_768, 524_288, 1_048_576, 16_777_216];
+
+/// What is in each: the machine's, as in `/sys/kernel/mm/hugepages`, which no view covers. Their bit has the size of `cpufreq`'s values.
+pub(super) const HUGEPAGES: &[(&str, FileFormat)] = &[
+    ("free_hugepages", FileFormat::Value(16)),
+    ("nr_hugepages", FileFormat::Value(16)),
+    ("surplus_hugepages", FileFormat::Value(16)),
+];
+
 /// Directories of caches a CPU may have.
 const CACHES: u8 = 16;
 
@@ -214,6 +233,8 @@ impl CpuDir {
             Self::Cpufreq => 2,
             Self::AcpiCppc => 3,
             Self::Caches => 4,
+            Self::Registers => 5,
+            Self::Identification => 6,
             Self::Cache(k) => 16 + u32::from(k),
         }
     }
@@ -225,6 +246,8 @@ impl CpuDir {
             2 => Self::Cpufreq,
             3 => Self::AcpiCppc,
             4 => Self::Caches,
+            5 => Self::Registers,
+            6 => Self::Identification,
             16..32 => Self::Cache((n - 16) as u8),
             _ => return None,
         })
@@ -238,6 +261,8 @@ impl CpuDir {
             Self::Cpufreq => ("cpufreq".to_owned(), Self::Itself),
             Self::AcpiCppc => ("acpi_cppc".to_owned(), Self::Itself),
             Self::Caches => ("cache".to_owned(), Self::Itself),
+            Self::Registers => ("regs".to_owned(), Self::Itself),
+            Self::Identification => ("identification".to_owned(), Self::Registers),
             Self::Cache(k) => (format!("index{k}"), Self::Caches),
         }
     }
@@ -249,7 +274,8 @@ impl CpuDir {
             Self::Topology => TOPOLOGY,
             Self::Cpufreq => CPUFREQ,
             Self::AcpiCppc => ACPI_CPPC,
-            Self::Caches => &[],
+            Self::Caches | Self::Registers => &[],
+            Self::Identification => IDENTIFICATION,
             Self::Cache(_) => CACHE,
         }
     }
@@ -257,7 +283,10 @@ impl CpuDir {
     /// The directories in it.
     pub(super) fn subdirs(self) -> impl Iterator<Item = Self> {
         let (fixed, caches): (&[Self], u8) = match self {
-            Self::Itself => (&[Self::AcpiCppc, Self::Caches, Self::Cpufreq, Self::Topology], 0),
+            Self::Itself => {
+                (&[Self::AcpiCppc, Self::Caches, Self::Cpufreq, Self::Registers, Self::Topology], 0)
+            }
+            Self::Registers => (&[Self::Identification], 0),
             Self::Caches => (&[], CACHES),
             _ => (&[], 0),
         };
@@ -272,7 +301,7 @@ mod tests {
     /// A file's place in its table takes five bits of its node's number, and 0 is the directory.
     #[test]
     fn tables_fit_into_the_numbers_of_nodes() {
-        for table in [CPU, TOPOLOGY, CPUFREQ, ACPI_CPPC, CACHE, NUMA_NODE] {
+        for table in [CPU, TOPOLOGY, CPUFREQ, ACPI_CPPC, CACHE, IDENTIFICATION, NUMA_NODE, HUGEPAGES] {
             assert!(table.len() < 32);
             assert!(table.windows(2).all(|pair| pair[0].0 < pair[1].0), "not in order: {table:?}");
         }

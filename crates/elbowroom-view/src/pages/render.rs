@@ -114,7 +114,7 @@ fn text(node: ViewNode, facts: &ContainerSnapshot, times: &[CpuTimes], host: &st
         ViewNode::MemoryLimitInBytes | ViewNode::MemoryMax => line(limits::memory_max(facts, host)),
         ViewNode::MemorySoftLimitInBytes => line(limits::soft_limit(facts, host)),
 
-        ViewNode::CpuFile(n, ..) | ViewNode::NumaFile(n, _) => {
+        ViewNode::CpuFile(n, ..) | ViewNode::NumaFile(n, _) | ViewNode::HugepageFile(n, ..) => {
             let n = u32::from(n);
             match node.file_format() {
                 Some(FileFormat::Text | FileFormat::Value(_)) => ensure_newline(host),

@@ -11,7 +11,7 @@
 //! compile-time list serves kernels that know fewer vulnerabilities, caches or topology levels. A node without a host path
 //! is always there.
 
-use super::files::{FIXED_NODES, FileFormat, NUMA_NODE, VULNERABILITIES};
+use super::files::{FIXED_NODES, FileFormat, HUGEPAGE_SIZES, HUGEPAGES, NUMA_NODE, VULNERABILITIES};
 use super::snapshot::ContainerSnapshot;
 use crate::pages::view_node::{CpuDir, ViewNode};
 use elbowroom_types::cpuset::{CpuSet, MAX_CPUS};
@@ -32,6 +32,7 @@ mod bits {
     pub(super) const CPUFREQ_POLICY: u32 = 4;
     pub(super) const NODE_OF_CPU: u32 = 5;
     pub(super) const CPU_OF_NODE: u32 = 6;
+    pub(super) const HUGEPAGES_OF_NODE: u32 = 7;
 }
 
 impl ViewNode {
@@ -51,6 +52,9 @@ impl ViewNode {
             Self::CpuFile(n, dir, i) => pack(CPU, n, dir.index(), u32::from(i) + 1),
             Self::NumaNode(n) => pack(NUMA, n, 0, 0),
             Self::NumaFile(n, i) => pack(NUMA, n, 0, u32::from(i) + 1),
+            Self::Hugepages(n) => pack(HUGEPAGES_OF_NODE, n, 0, 0),
+            Self::HugepageSize(n, k) => pack(HUGEPAGES_OF_NODE, n, u32::from(k) + 1, 0),
+            Self::HugepageFile(n, k, i) => pack(HUGEPAGES_OF_NODE, n, u32::from(k) + 1, u32::from(i) + 1),
             Self::CpufreqPolicy(n) => pack(CPUFREQ_POLICY, n, 0, 0),
             // A second number takes the place of directory and file.
             Self::NodeOfCpu(n, node) => pack(NODE_OF_CPU, n, 0, u32::from(node) & NUMBER_MASK),
@@ -90,6 +94,19 @@ impl ViewNode {
             CPUFREQ_POLICY => Self::CpufreqPolicy(number),
             NODE_OF_CPU => Self::NodeOfCpu(number, (bits & NUMBER_MASK) as u16),
             CPU_OF_NODE => Self::CpuOfNode(number, (bits & NUMBER_MASK) as u16),
+            HUGEPAGES_OF_NODE => match ((dir as usize).checked_sub(1), file.checked_sub(1)) {
+                (None, _) => Self::Hugepages(number),
+                (Some(k), file) => {
+                    HUGEPAGE_SIZES.get(k)?;
+                    match file {
+                        None => Self::HugepageSize(number, k as u8),
+                        Some(i) => {
+                            HUGEPAGES.get(i)?;
+                            Self::HugepageFile(number, k as u8, i as u8)
+                        }
+                    }
+                }
+            },
             _ => return None,
         };
         // Bits that a kind does not use are zero, so that a node has one number.
@@ -99,8 +116,8 @@ impl ViewNode {
     /// Whether it is a directory.
     pub fn is_dir(self) -> bool {
         match self {
-            Self::CpuDir(..) | Self::NumaNode(_) => true,
-            Self::CpuFile(..) | Self::NumaFile(..) | Self::Vulnerability(_) => false,
+            Self::CpuDir(..) | Self::NumaNode(_) | Self::Hugepages(_) | Self::HugepageSize(..) => true,
+            Self::CpuFile(..) | Self::NumaFile(..) | Self::HugepageFile(..) | Self::Vulnerability(_) => false,
             Self::CpufreqPolicy(_) | Self::NodeOfCpu(..) | Self::CpuOfNode(..) => false,
             Self::UncoveredProc | Self::UncoveredSys => true,
             // A single node that is nobody's parent and yet a directory has numbered ones below it.
@@ -144,7 +161,9 @@ impl ViewNode {
             Self::CpuDir(n, dir) => Self::CpuDir(n, dir.name_and_parent().1),
             Self::CpuFile(n, dir, _) => Self::CpuDir(n, dir),
             Self::NumaNode(_) => Self::NumaNodes,
-            Self::NumaFile(n, _) | Self::CpuOfNode(n, _) => Self::NumaNode(n),
+            Self::NumaFile(n, _) | Self::CpuOfNode(n, _) | Self::Hugepages(n) => Self::NumaNode(n),
+            Self::HugepageSize(n, _) => Self::Hugepages(n),
+            Self::HugepageFile(n, k, _) => Self::HugepageSize(n, k),
             Self::NodeOfCpu(n, _) => Self::CpuDir(n, CpuDir::Itself),
             Self::CpufreqPolicy(_) => Self::CpufreqAll,
             single => {
@@ -168,6 +187,13 @@ impl ViewNode {
             Self::CpuOfNode(_, n) => format!("cpu{n}"),
             Self::CpufreqPolicy(n) => format!("policy{n}"),
             Self::NumaFile(_, i) => NUMA_NODE.get(usize::from(i)).map_or("", |(name, _)| name).to_owned(),
+            Self::Hugepages(_) => "hugepages".to_owned(),
+            Self::HugepageSize(_, k) => {
+                HUGEPAGE_SIZES.get(usize::from(k)).map_or_else(String::new, |kb| format!("hugepages-{kb}kB"))
+            }
+            Self::HugepageFile(_, _, i) => {
+                HUGEPAGES.get(usize::from(i)).map_or("", |(name, _)| name).to_owned()
+            }
             single => {
                 FIXED_NODES.iter().find(|(node, ..)| *node == single).map_or("", |(.., name)| name).to_owned()
             }
@@ -207,6 +233,7 @@ impl ViewNode {
             Self::CpuFile(..) if self.file_format() == Some(FileFormat::Online) => 17,
             // Which CPUs share a frequency never changes.
             Self::CpuFile(_, CpuDir::Cpufreq, _) if self.file_format() != Some(FileFormat::Words) => 18,
+            Self::HugepageFile(..) => 18,
             Self::NumaFile(..) => match self.file_format()? {
                 FileFormat::OnlineList | FileFormat::OnlineMask => 19,
                 FileFormat::NodeMeminfo => 20,
@@ -243,6 +270,7 @@ impl ViewNode {
         let (table, i) = match self {
             Self::CpuFile(_, dir, i) => (dir.files(), i),
             Self::NumaFile(_, i) => (NUMA_NODE, i),
+            Self::HugepageFile(_, _, i) => (HUGEPAGES, i),
             _ => return None,
         };
         table.get(usize::from(i)).map(|(_, form)| *form)
@@ -268,8 +296,14 @@ pub fn lookup(parent: ViewNode, name: &str, facts: &ContainerSnapshot) -> Option
         ViewNode::NumaNode(n) => {
             let cpu = || numbered(name, "cpu").map(|cpu| ViewNode::CpuOfNode(n, cpu));
             let file = in_table(NUMA_NODE).map(|i| ViewNode::NumaFile(n, i));
-            file.or_else(|| cpu().filter(|link| links(parent, facts).contains(link)))
+            let below = || (name == "hugepages").then_some(ViewNode::Hugepages(n));
+            file.or_else(below).or_else(|| cpu().filter(|link| links(parent, facts).contains(link)))
         }
+        ViewNode::Hugepages(n) => {
+            let sizes = (0..HUGEPAGE_SIZES.len() as u8).map(|k| ViewNode::HugepageSize(n, k));
+            sizes.into_iter().find(|size| size.name() == name)
+        }
+        ViewNode::HugepageSize(n, k) => in_table(HUGEPAGES).map(|i| ViewNode::HugepageFile(n, k, i)),
         _ => {
             let numbered = |prefix| numbered(name, prefix);
             let single = FIXED_NODES
@@ -328,7 +362,16 @@ pub fn children(dir: ViewNode, facts: &ContainerSnapshot) -> Vec<(String, ViewNo
             nodes.extend(sub.subdirs().map(|below| ViewNode::CpuDir(n, below)));
         }
         ViewNode::NumaNodes => nodes.extend(facts.shown_nodes().iter().map(|n| ViewNode::NumaNode(n as u16))),
-        ViewNode::NumaNode(n) => nodes.extend((0..NUMA_NODE.len()).map(|i| ViewNode::NumaFile(n, i as u8))),
+        ViewNode::NumaNode(n) => {
+            nodes.extend((0..NUMA_NODE.len()).map(|i| ViewNode::NumaFile(n, i as u8)));
+            nodes.push(ViewNode::Hugepages(n));
+        }
+        ViewNode::Hugepages(n) => {
+            nodes.extend((0..HUGEPAGE_SIZES.len()).map(|k| ViewNode::HugepageSize(n, k as u8)));
+        }
+        ViewNode::HugepageSize(n, k) => {
+            nodes.extend((0..HUGEPAGES.len()).map(|i| ViewNode::HugepageFile(n, k, i as u8)));
+        }
         _ => {}
     }
     nodes.extend(links(dir, facts));
@@ -370,7 +413,14 @@ pub fn nodes_with_page_bit(bit: u8, facts: &ContainerSnapshot) -> Vec<ViewNode> 
     });
     let nodes = facts.shown_nodes();
     let of_nodes = nodes.iter().flat_map(|n| files(NUMA_NODE).map(move |i| ViewNode::NumaFile(n as u16, i)));
-    singles.chain(of_cpus).chain(of_nodes).filter(|node| node.page_bit() == Some(bit)).collect()
+    let pools = nodes.iter().flat_map(|n| (0..HUGEPAGE_SIZES.len() as u8).map(move |k| (n as u16, k)));
+    let of_pools = pools.flat_map(|(n, k)| files(HUGEPAGES).map(move |i| ViewNode::HugepageFile(n, k, i)));
+    singles
+        .chain(of_cpus)
+        .chain(of_nodes)
+        .chain(of_pools)
+        .filter(|node| node.page_bit() == Some(bit))
+        .collect()
 }
 
 /// The present CPUs, whose directories are listed, and CPU 0.
@@ -429,11 +479,13 @@ mod tests {
             assert!(node.is_none_or(|node| node.to_bits() == *bits));
             node.is_some()
         });
-        let subs = CpuDir::Itself.subdirs().chain(CpuDir::Caches.subdirs()).chain([CpuDir::Itself]);
+        let below = |dir: CpuDir| dir.subdirs();
+        let subs = below(CpuDir::Itself).chain(below(CpuDir::Caches)).chain(below(CpuDir::Registers));
+        let subs = subs.chain([CpuDir::Itself]);
         let per_cpu: usize = subs.map(|dir| 1 + dir.files().len()).sum();
         let links = MAX_CPUS + 2 * MAX_CPUS * MAX_CPUS;
-        let expect =
-            FIXED_NODES.len() + VULNERABILITIES.len() + MAX_CPUS * (per_cpu + 1 + NUMA_NODE.len()) + links;
+        let per_node = 1 + NUMA_NODE.len() + 1 + HUGEPAGE_SIZES.len() * (1 + HUGEPAGES.len());
+        let expect = FIXED_NODES.len() + VULNERABILITIES.len() + MAX_CPUS * (per_cpu + per_node) + links;
         assert_eq!(valid.count(), expect);
         assert_eq!(ViewNode::from_bits(0), None);
         assert_eq!(ViewNode::from_bits(u32::MAX), None);
@@ -503,6 +555,10 @@ mod tests {
         });
         assert!(paths.contains_key("sys/devices/system/cpu/cpu3/cache/index0/shared_cpu_map"));
         assert!(paths.contains_key("sys/devices/system/node/node1/cpulist"));
+        assert!(paths.contains_key("sys/devices/system/cpu/cpu0/regs/identification/midr_el1"));
+        assert!(
+            paths.contains_key("sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages")
+        );
     }
 
     #[test]

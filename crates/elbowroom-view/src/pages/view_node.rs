@@ -74,6 +74,12 @@ pub enum ViewNode {
     NumaNode(u16),
     /// `nodeN/*`.
     NumaFile(u16, u8),
+    /// `nodeN/hugepages`.
+    Hugepages(u16),
+    /// `nodeN/hugepages/hugepages-XkB`, X by its place in the table of sizes.
+    HugepageSize(u16, u8),
+    /// `nodeN/hugepages/hugepages-XkB/*`.
+    HugepageFile(u16, u8, u8),
     /// `cpufreq/policyN`, a link to the `cpufreq` of its CPU.
     CpufreqPolicy(u16),
     /// `cpuN/nodeM`, a link: a CPU and its NUMA node.
@@ -93,6 +99,10 @@ pub enum CpuDir {
     Cpufreq,
     /// `cpuN/acpi_cppc`.
     AcpiCppc,
+    /// `cpuN/regs`, on arm64.
+    Registers,
+    /// `cpuN/regs/identification`.
+    Identification,
     /// `cpuN/cache`.
     Caches,
     /// `cpuN/cache/indexK`.

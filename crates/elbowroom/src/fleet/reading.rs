@@ -136,7 +136,10 @@ pub fn read(json: &[u8]) -> Result<NodeReading> {
             snapshot.containers.iter().fold(0, |sum, c| sum.saturating_add(c.view.millicpu.get())),
         ),
         memory: node.memory_total,
-        memory_used: node.memory_free.map(|free| node.memory_total.saturating_sub(free)),
+        memory_used: node
+            .memory_available
+            .or(node.memory_free)
+            .map(|left| node.memory_total.saturating_sub(left)),
         memory_reserved: machine.map_or(Bytes::ZERO, |pool| pool.reserved),
         memory_free: free.map(|free| lendable(free, statuses)),
         memory_short: machine.is_some_and(|pool| pool.short),
@@ -207,6 +210,7 @@ mod tests {
             Some(Bytes(45)),
             "cache is no use"
         );
+        assert_eq!(read(json.to_string().as_bytes()).unwrap().room.memory_used, Some(Bytes(40)));
         json["node"]["memory_available"] = Value::Null;
         json["node"]["memory_free"] = Value::Null;
         assert_eq!(read(json.to_string().as_bytes()).unwrap().room.memory_free, None);

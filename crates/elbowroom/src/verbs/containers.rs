@@ -33,11 +33,16 @@ pub(crate) fn list(run_dir: &Path, args: ListArgs) -> Result<String> {
     if args.all {
         containers.extend(ask(ControlRequest::Ended)?);
     }
-    containers.sort_by_key(|c| std::cmp::Reverse(c.verdict.severity()));
+    worst_first(&mut containers);
     let names = || containers.iter().map(|c| c.name.clone().unwrap_or_else(|| c.id.clone())).collect();
     args.table.answer(&Dated(&containers), names, |style| {
         list_text(&containers, style) + kernel_cpus_note(&containers, online_cpus(), style)
     })
+}
+
+/// The worst first, and those that are as bad by name, as `top` has them.
+fn worst_first(containers: &mut [ContainerView]) {
+    containers.sort_by_cached_key(|c| (std::cmp::Reverse(c.verdict.severity()), display_name(c)));
 }
 
 /// `elbowroom show`, `attach` and `detach`: ask, and print the container.
@@ -163,7 +168,7 @@ pub(super) fn show_text(c: &ContainerView) -> String {
         (
             "effective CPU",
             format!(
-                "{} of {}-{} ({} CPU), online {}",
+                "{} of {}-{} ({} CPU), online: CPU {}",
                 view.cpus, view.cpus_lower, view.cpus_upper, view.millicpu, view.online
             ),
         ),
@@ -345,6 +350,7 @@ mod tests {
     use super::*;
     use elbowroom_types::id::CgroupId;
     use elbowroom_types::unit::Bytes;
+    use elbowroom_types::verdict::VerdictStatus;
     use elbowroom_view::rules::ViewChangeReason;
 
     #[test]
@@ -379,6 +385,17 @@ mod tests {
         );
         named.name = None;
         assert!(show_text(&named).contains(&format!("/docker/{}\n", "ab".repeat(32))));
+        // Not a number of CPUs, and none of them zero.
+        assert!(show_text(&named).contains("1 of 1-4 (1 CPU), online: CPU 0\n"));
+        // Those that are as bad are in the order of names, whenever they were found.
+        let mut found = ["web", "app-2", "app-1"].map(|name| {
+            let mut one = container(1, true);
+            one.name = Some(name.to_owned());
+            one
+        });
+        found[0].verdict.status = VerdictStatus::Throttled;
+        worst_first(&mut found);
+        assert_eq!(found.map(|c| c.name.unwrap_or_default()), ["web", "app-1", "app-2"]);
     }
 
     #[test]

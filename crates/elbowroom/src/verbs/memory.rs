@@ -11,6 +11,7 @@ use elbowroom_govern::GovernorMode;
 use elbowroom_govern::memory::{ColourSource, ContainerMemoryStatus, MemoryDecision, PoolView};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use elbowroom_types::verdict::VerdictStatus;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -22,12 +23,14 @@ const SAVING_NAMES: usize = 3;
 
 /// `elbowroom memory`.
 pub(crate) fn memory(run_dir: &Path, args: TableArgs) -> Result<String> {
-    let ControlResponse::Memory(report) =
+    let ControlResponse::Memory(mut report) =
         ControlClient::connect(run_dir)?.request(&ControlRequest::Memory)?
     else {
         return unexpected_response();
     };
     let name = |of: &ContainerMemory| of.container.name.clone().unwrap_or_else(|| of.container.id.clone());
+    // As `list` has them.
+    report.containers.sort_by_cached_key(|of| (Reverse(of.verdict.severity()), name(of)));
     args.answer(
         &Dated(&report),
         || report.containers.iter().map(name).collect(),

@@ -230,8 +230,8 @@ pub(super) mod tests {
             cpus: 4,
             cpu_used_millicpu: Some(1_760),
             memory_total: Bytes::gib(16),
-            memory_free: Some(Bytes::gib(9)),
-            memory_available: None,
+            memory_free: Some(Bytes::gib(1)),
+            memory_available: Some(Bytes::gib(9)),
         };
         let mut state = TopState::default();
         state.update(containers, NodeLine { node: Some(node), pressure: Some([312, 0, 4_120]) });
