@@ -16,6 +16,7 @@ mod event_pipeline;
 mod facts;
 mod io_limit_overlay;
 mod judging;
+mod kept_details;
 mod label_overrides;
 mod limiter;
 mod loadavg;

@@ -224,7 +224,8 @@ impl PolicyLoop {
             self.publisher.grow_diskstats();
         }
         self.attach_due(now);
-        for id in self.probes.due_checks(now) {
+        let used = |id| self.containers.get(&id).and_then(|resident| resident.usage.known_cpu());
+        for id in self.probes.due_checks(now, used) {
             let pid = self.init_pid(id);
             if self.probes.update_location(id, pid) {
                 self.recheck_attach(id);
