@@ -1,7 +1,7 @@
 //! What verdicts need to remember of each container, and the alerts made of them.
 //!
-//! What is decided is [`elbowroom_govern::verdict::judge`]'s; its facts are gathered in [`super::judging`]. Kills are looked for in every
-//! tick, because their counter is gone with the container.
+//! What is decided is [`elbowroom_govern::verdict::judge`]'s; its facts are gathered in [`super::judging`]. Kills are looked for as soon as
+//! the kernel tells of one, because their counter is gone with the container.
 
 use super::deaths::{ContainerKey, EndedContainers, KillLog, SeenKill};
 use anyhow::Result;
@@ -19,6 +19,7 @@ use elbowroom_types::sample::CgroupProperties;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use elbowroom_types::verdict::{Verdict, VerdictStatus};
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::BorrowedFd;
 
 /// Throttling is the mean of so many seconds, for a quota stops a container now and then.
 const THROTTLE_WINDOW: u64 = 10;
@@ -56,6 +57,8 @@ pub(super) struct VerdictWatch {
     conditions: Conditions,
     /// Kills are a condition of a name, which outlives each container.
     kill_conditions: Conditions,
+    /// Until when there is something to look at in every tick.
+    looking_until: Micros,
 }
 
 impl VerdictWatch {
@@ -72,6 +75,7 @@ impl VerdictWatch {
             ended: EndedContainers::default(),
             conditions: Conditions::default(),
             kill_conditions: Conditions::default(),
+            looking_until: Micros::ZERO,
         })
     }
 
@@ -97,7 +101,19 @@ impl VerdictWatch {
             ask_until: now.saturating_add(MADE_WITHIN),
             throttled: VecDeque::new(),
         };
+        self.looking_until = self.looking_until.max(watched.ask_until);
         self.watched.insert(group.id, watched);
+    }
+
+    /// Where the kernel tells of kills, if it can.
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.oom.fd()
+    }
+
+    /// Whether some container is to be looked at in every tick: one in which the kernel may kill just now, or a new one of which it is not
+    /// asked to tell yet.
+    pub(super) fn is_looking(&self, now: Micros) -> bool {
+        now <= self.looking_until
     }
 
     /// The container is gone: what is said of it ends.
@@ -115,6 +131,7 @@ impl VerdictWatch {
     /// Marks those of which the kernel told.
     pub(super) fn take_notice(&mut self, now: Micros, every_second: bool) {
         let notice = self.oom.drain();
+        self.looking_until = Micros::ZERO;
         for (id, watched) in &mut self.watched {
             if !watched.is_notified && (every_second || now < watched.ask_until) {
                 watched.is_notified = self.oom.add(*id, &watched.path);
@@ -123,6 +140,8 @@ impl VerdictWatch {
             if notice.any || notice.groups.contains(id) {
                 watched.suspect_until = now.saturating_add(SUSPECT_FOR);
             }
+            let asks_until = if watched.is_notified { Micros::ZERO } else { watched.ask_until };
+            self.looking_until = self.looking_until.max(watched.suspect_until).max(asks_until);
         }
     }
 
