@@ -7,7 +7,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use std::cmp::Reverse;
 use std::io::Read;
 use std::os::fd::RawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -114,6 +114,9 @@ pub fn enclosing_cgroups(paths: &[String]) -> Vec<&str> {
     around
 }
 
+/// The most that a `stat` file has: 52 numbers, of which the kernel shows none with more than twenty digits, and a name.
+const LONGEST_STAT: usize = 2_048;
+
 /// Every process that there is now; none where `/proc` cannot be read.
 pub fn all_pids() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -124,6 +127,25 @@ pub fn all_pids() -> Vec<u32> {
 /// kernel, and may keep what the process held.
 pub fn is_dying(pid: i32) -> bool {
     stat_line(format!("/proc/{pid}")).is_none_or(|stat| is_ending(&stat))
+}
+
+/// A process that is asked again and again whether it is dying: the file that says so stays open, and is that of its first thread, for
+/// which the kernel adds up no others.
+#[derive(Debug)]
+pub struct LifeSign(Option<fs::File>);
+
+impl LifeSign {
+    /// Of process `pid`. Of one that is not there, or is nobody's to ask about, it says that it is dying.
+    pub fn of(pid: i32) -> Self {
+        Self(fs::File::open(format!("/proc/{pid}/task/{pid}/stat")).ok())
+    }
+
+    /// See [`is_dying`].
+    pub fn is_dying(&self) -> bool {
+        let mut line = [0; LONGEST_STAT];
+        let read = self.0.as_ref().and_then(|file| file.read_at(&mut line, 0).ok());
+        read.is_none_or(|length| is_ending(&String::from_utf8_lossy(&line[..length])))
+    }
 }
 
 /// The same of a thread, from its `stat` line: it has ended, it is on its way (`PF_EXITING` in include/linux/sched.h), or SIGKILL waits
@@ -209,8 +231,7 @@ pub fn start_ticks(stat: &str) -> Option<u64> {
 /// The `stat` line of a process or thread, in one read: hundreds of them are asked for every second. A command's name may be any bytes,
 /// and here they are as they are (`do_task_stat` in `fs/proc/array.c`).
 pub fn stat_line(of: impl AsRef<Path>) -> Option<String> {
-    // 52 numbers, of which the kernel shows none with more than twenty digits, and a name.
-    let mut line = [0; 2_048];
+    let mut line = [0; LONGEST_STAT];
     let length = fs::File::open(of.as_ref().join("stat")).and_then(|mut file| file.read(&mut line)).ok()?;
     Some(String::from_utf8_lossy(&line[..length]).into_owned())
 }
@@ -312,6 +333,20 @@ mod tests {
         }
         child.wait().unwrap();
         assert!(is_dying(pid));
+    }
+
+    #[test]
+    fn a_life_sign_says_the_same_from_a_file_that_stays_open() {
+        let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let sign = LifeSign::of(child.id() as i32);
+        assert!(!sign.is_dying() && !sign.is_dying());
+        child.kill().unwrap();
+        while !sign.is_dying() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(sign.is_dying(), "nobody is there");
+        assert!(LifeSign::of(child.id() as i32).is_dying());
     }
 
     #[test]
