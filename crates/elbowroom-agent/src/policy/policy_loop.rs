@@ -45,6 +45,8 @@ const DISK_SCAN_INTERVAL: Micros = Micros::secs(1);
 
 /// After so many containers went their memory is given back: some MiB.
 const TRIM_AFTER: usize = 100;
+/// After so many ticks it is known what of the program is used all the time.
+const STARTED_AFTER: u64 = 10;
 
 /// Time given to reading what containers do to disks in one go, about 15 us each; then what else is due has its turn, and the rest is
 /// read. So views are not late, and there is no second thread that shares the tree of groups.
@@ -234,6 +236,9 @@ impl PolicyLoop {
         if now >= self.disk_scan_at {
             self.disk_scan_at = now.saturating_add(DISK_SCAN_INTERVAL);
             self.publisher.grow_diskstats();
+        }
+        if self.ticks == STARTED_AFTER {
+            process::forget_start();
         }
         self.attach_due(now);
         let used = |id| self.containers.get(&id).and_then(|resident| resident.usage.known_cpu());
