@@ -7,7 +7,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use std::cmp::Reverse;
 use std::io::Read;
 use std::os::fd::RawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -114,6 +114,9 @@ pub fn enclosing_cgroups(paths: &[String]) -> Vec<&str> {
     around
 }
 
+/// The most that a `stat` file has: 52 numbers, of which the kernel shows none with more than twenty digits, and a name.
+const LONGEST_STAT: usize = 2_048;
+
 /// Every process that there is now; none where `/proc` cannot be read.
 pub fn all_pids() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -124,6 +127,25 @@ pub fn all_pids() -> Vec<u32> {
 /// kernel, and may keep what the process held.
 pub fn is_dying(pid: i32) -> bool {
     stat_line(format!("/proc/{pid}")).is_none_or(|stat| is_ending(&stat))
+}
+
+/// A process that is asked again and again whether it is dying: the file that says so stays open, and is that of its first thread, for
+/// which the kernel adds up no others.
+#[derive(Debug)]
+pub struct LifeSign(Option<fs::File>);
+
+impl LifeSign {
+    /// Of process `pid`. Of one that is not there, or is nobody's to ask about, it says that it is dying.
+    pub fn of(pid: i32) -> Self {
+        Self(fs::File::open(format!("/proc/{pid}/task/{pid}/stat")).ok())
+    }
+
+    /// See [`is_dying`].
+    pub fn is_dying(&self) -> bool {
+        let mut line = [0; LONGEST_STAT];
+        let read = self.0.as_ref().and_then(|file| file.read_at(&mut line, 0).ok());
+        read.is_none_or(|length| is_ending(&String::from_utf8_lossy(&line[..length])))
+    }
 }
 
 /// The same of a thread, from its `stat` line: it has ended, it is on its way (`PF_EXITING` in include/linux/sched.h), or SIGKILL waits
@@ -209,8 +231,7 @@ pub fn start_ticks(stat: &str) -> Option<u64> {
 /// The `stat` line of a process or thread, in one read: hundreds of them are asked for every second. A command's name may be any bytes,
 /// and here they are as they are (`do_task_stat` in `fs/proc/array.c`).
 pub fn stat_line(of: impl AsRef<Path>) -> Option<String> {
-    // 52 numbers, of which the kernel shows none with more than twenty digits, and a name.
-    let mut line = [0; 2_048];
+    let mut line = [0; LONGEST_STAT];
     let length = fs::File::open(of.as_ref().join("stat")).and_then(|mut file| file.read(&mut line)).ok()?;
     Some(String::from_utf8_lossy(&line[..length]).into_owned())
 }
@@ -233,6 +254,38 @@ pub fn trim_malloc() {
     unsafe {
         libc::malloc_trim(0);
     }
+}
+
+/// Gives back what only the start of this process needed: memory that is free, and the pages of the program and its constants. Those that
+/// are used are mapped again from the page cache, some microseconds each sixteen of them.
+pub fn forget_start() {
+    trim_malloc();
+    // SAFETY: the callback keeps nothing of what it is given.
+    unsafe { libc::dl_iterate_phdr(Some(forget_read_only_segments), std::ptr::null_mut()) };
+}
+
+/// Of the program itself, which the linker tells of first (dl_iterate_phdr(3)), and of no library.
+unsafe extern "C" fn forget_read_only_segments(
+    object: *mut libc::dl_phdr_info,
+    _: libc::size_t,
+    _: *mut libc::c_void,
+) -> libc::c_int {
+    // SAFETY: the linker's own, which lasts as long as the call; so do its headers.
+    let (base, headers) = unsafe {
+        let object = &*object;
+        (object.dlpi_addr, std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()))
+    };
+    let page = rustix::param::page_size() as u64;
+    for header in
+        headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0)
+    {
+        let begin = base + header.p_vaddr;
+        let start = begin / page * page;
+        let length = begin - start + header.p_memsz;
+        // SAFETY: whole pages of a file that nobody has written to: the kernel maps the same again. An error leaves them as they are.
+        unsafe { libc::madvise(start as *mut libc::c_void, length as usize, libc::MADV_DONTNEED) };
+    }
+    1
 }
 
 #[cfg(test)]
@@ -312,6 +365,71 @@ mod tests {
         }
         child.wait().unwrap();
         assert!(is_dying(pid));
+    }
+
+    /// What is resident of mappings of this program that nobody can write, in KiB.
+    fn resident_of_program() -> u64 {
+        let program = fs::read_link("/proc/self/exe").unwrap();
+        let text = fs::read_to_string("/proc/self/smaps").unwrap();
+        let (mut counts, mut sum) = (false, 0);
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            let first = words.next().unwrap_or_default();
+            if first.contains('-') {
+                counts = words.next() == Some("r-xp") && line.ends_with(program.to_str().unwrap());
+            } else if counts && first == "Rss:" {
+                sum += words.next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0);
+            }
+        }
+        sum
+    }
+
+    #[test]
+    fn what_the_start_needed_is_given_back_and_the_program_goes_on() {
+        // A program of its own, whose other threads do not use what is measured: this test, alone.
+        if std::env::var_os("ELBOWROOM_ALONE").is_none() {
+            let name = "process::tests::what_the_start_needed_is_given_back_and_the_program_goes_on";
+            let alone = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", name, "--nocapture"])
+                .env("ELBOWROOM_ALONE", "1")
+                .output()
+                .unwrap();
+            assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stderr));
+            return;
+        }
+        let begin = code_page();
+        let page = rustix::param::page_size();
+        // SAFETY: pages of the program, which are read.
+        let read = |n: usize| unsafe { std::ptr::read_volatile((begin + n * page) as *const u8) };
+        let first: Vec<u8> = (0..256).map(read).collect();
+        let before = resident_of_program();
+        forget_start();
+        let after = resident_of_program();
+        assert!(after < before, "{after} of {before} KiB");
+        assert_eq!((0..256).map(read).collect::<Vec<_>>(), first);
+    }
+
+    /// Where the code of this program begins.
+    fn code_page() -> usize {
+        let program = fs::read_link("/proc/self/exe").unwrap();
+        let text = fs::read_to_string("/proc/self/maps").unwrap();
+        let mut lines =
+            text.lines().filter(|line| line.contains(" r-xp ") && line.ends_with(program.to_str().unwrap()));
+        usize::from_str_radix(lines.next().unwrap().split('-').next().unwrap(), 16).unwrap()
+    }
+
+    #[test]
+    fn a_life_sign_says_the_same_from_a_file_that_stays_open() {
+        let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let sign = LifeSign::of(child.id() as i32);
+        assert!(!sign.is_dying() && !sign.is_dying());
+        child.kill().unwrap();
+        while !sign.is_dying() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(sign.is_dying(), "nobody is there");
+        assert!(LifeSign::of(child.id() as i32).is_dying());
     }
 
     #[test]

@@ -63,7 +63,10 @@ impl Ticker {
     }
 
     /// Ticks every `period` from now on, forgetting ticks not yet waited for. Zero is refused: it would stop the timer.
-    pub(crate) fn set_period(&self, period: Micros) -> Result<(), TimerError> {
+    ///
+    /// # Errors
+    /// [`TimerError`]: zero, or the kernel refuses it.
+    pub fn set_period(&self, period: Micros) -> Result<(), TimerError> {
         let error = |source| TimerError { operation: "setting", period, source };
         if period == Micros::ZERO {
             return Err(error(Errno::INVAL));

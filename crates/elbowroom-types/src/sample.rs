@@ -182,6 +182,13 @@ pub struct Usage {
     pub memory: Bytes,
 }
 
+impl Usage {
+    /// The CPU time, where there is a count: whoever has a process has used some.
+    pub fn known_cpu(&self) -> Option<Micros> {
+        Some(self.cpu).filter(|cpu| *cpu > Micros::ZERO)
+    }
+}
+
 /// The keys of `memory.stat` that views need, hierarchical (v1 `total_*`). Keys a kernel lacks are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C)]

@@ -94,6 +94,27 @@ fn a_real_change_is_followed_within_200_ms_down_and_a_second_up() {
     }
 }
 
+#[test]
+fn who_wakes_up_among_sleepers_is_followed_within_200_ms_though_they_are_looked_at_half_as_often() {
+    for phase in 0..48 {
+        let mut views = views(16, 2);
+        let (sleeps, change) = (3_000_000, 5_000_000 + phase * 1_000);
+        // The first works for three seconds and keeps what it has; then nobody does, until the second wants all.
+        let mut load = |at: u64| (vec![16 * within(at, 0, sleeps), 16 * within(at, change, u64::MAX)], 0);
+        look(&mut views, TICK, sleeps, &mut load);
+        let mut at = sleeps;
+        while at <= change {
+            at += 2 * TICK;
+            look(&mut views, at, at + 1, &mut load);
+        }
+        assert_eq!(cpus(&views, 1), 16);
+        let changes = look(&mut views, at + TICK, change + 1_000_000, &mut load);
+        assert_eq!(cpus(&views, 1), 8);
+        let after = last_change(&changes) - change;
+        assert!(after <= 200_000, "down after {after} us, at phase {phase}");
+    }
+}
+
 /// Numbers that look random and are the same each time.
 struct Noise(u64);
 

@@ -188,6 +188,7 @@ async fn serve(unix: UnixListener, network: Option<TcpEndpoint>) -> Result<()> {
         });
     }
     let mut stop = signal(SignalKind::terminate()).context("waiting for signals")?;
+    process::forget_start();
     tokio::select! {
         ended = agent.poll_snapshots() => ended,
         _ = stop.recv() => Ok(()),

@@ -4,6 +4,7 @@ use super::policy_loop::PolicyLoop;
 use elbowroom_client::api::ContainerView;
 use elbowroom_govern::verdict::{VerdictFacts, judge, memory_need};
 use elbowroom_linux::cgroup::{CgroupController, CgroupVersion};
+use elbowroom_linux::timer;
 use elbowroom_types::container::display_name;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::resource_command::ResourceOwner;
@@ -14,10 +15,23 @@ use elbowroom_view::pages::snapshot::ContainerSnapshot;
 use std::path::Path;
 
 impl PolicyLoop {
-    /// Looks for kills, in every tick.
+    /// Looks for kills, in every tick in which there may be some of which nobody tells.
     pub(super) fn check_kills(&mut self, now: Micros) {
         let every_second = self.alerts.is_due(now);
-        self.verdicts.take_notice(now, every_second);
+        if every_second || self.verdicts.is_looking(now) {
+            self.verdicts.take_notice(now, every_second);
+            self.read_suspects(now);
+        }
+    }
+
+    /// Takes in what the kernel told of kills. It may tell before it kills, so the next ticks look too.
+    pub(super) fn note_kills(&mut self) {
+        let now = timer::now();
+        self.verdicts.take_notice(now, false);
+        self.read_suspects(now);
+    }
+
+    fn read_suspects(&mut self, now: Micros) {
         self.verdicts.suspects(now).into_iter().for_each(|id| self.read_kills(id, now));
     }
 

@@ -1,5 +1,6 @@
 //! One container the policy process looks after.
 
+use super::kept_details::KeptDetails;
 use super::loadavg::ContainerLoadAvg;
 use super::mounter::{MountOutcome, SLOW};
 use crate::view_server::slots::SlotHandle;
@@ -116,9 +117,10 @@ pub(super) struct ManagedContainer {
     pub(super) view_delay: Option<Micros>,
     pub(super) load: ContainerLoadAvg,
     pub(super) usage: Usage,
-    /// When details are read next, on the monotonic clock.
+    pub(super) details: KeptDetails,
+    /// When pages get newer numbers, on the monotonic clock.
     pub(super) refresh_at: Micros,
-    /// When they were read last.
+    /// When they got them last.
     pub(super) refreshed: Micros,
     /// The CPU time that it had used by then.
     pub(super) cpu_at_refresh: Micros,
@@ -155,6 +157,7 @@ impl ManagedContainer {
             view_delay: None,
             load: ContainerLoadAvg::resumed(facts.load),
             usage: Usage { memory: facts.memory_usage, ..Usage::default() },
+            details: KeptDetails::default(),
             facts,
             refresh_at: Micros::ZERO,
             refreshed: Micros::ZERO,

@@ -16,6 +16,7 @@ mod event_pipeline;
 mod facts;
 mod io_limit_overlay;
 mod judging;
+mod kept_details;
 mod label_overrides;
 mod limiter;
 mod loadavg;
@@ -24,6 +25,7 @@ mod memory;
 mod mounter;
 mod names;
 mod node_meter;
+mod pace;
 mod pending_limits;
 mod policy_loop;
 mod pressure_notifier;
@@ -121,8 +123,8 @@ impl Mailbox {
 /// How long the owner may take for a snapshot that a thread of this process asks for.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The kernel's notifications are taken in at most once in so much time: a container that writes its settings without a pause keeps
-/// nothing else waiting.
+/// The kernel's notifications are taken in at most once in so much time: a container that writes its settings without a pause, or has its
+/// processes killed, keeps nothing else waiting.
 const CHANGES_PAUSE: Duration = Duration::from_millis(2);
 
 /// Messages taken before the clock and the kernel are looked at again: whoever sends many keeps no tick from coming.
@@ -154,34 +156,37 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
     let _feed = config.api.enabled.then(|| listen_feed(run_dir, mailbox, profiles));
     nri::spawn(&config, run_dir);
     let mut period = config.sense.period;
-    let mut ticker = Ticker::new(period).context("starting the sampling timer")?;
+    let ticker = Ticker::new(period).context("starting the sampling timer")?;
     tracing::info!(%period, priority = ?prefer_realtime(), "sampling");
 
-    let mut changed_at = Instant::now();
+    let mut told_at = Instant::now();
     loop {
-        let pause = CHANGES_PAUSE.saturating_sub(changed_at.elapsed());
-        let (ticked, woken, stopped) = {
-            let mut fds = [
+        let pause = CHANGES_PAUSE.saturating_sub(told_at.elapsed());
+        let (ticked, woken, stopped, told) = {
+            let mut fds = vec![
                 PollFd::new(&ticker, PollFlags::IN),
                 PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN),
                 PollFd::new(&signals, PollFlags::IN),
-                PollFd::from_borrowed_fd(owner.sensor_fd(), PollFlags::IN),
             ];
-            let most = if pause.is_zero() { fds.len() } else { fds.len() - 1 };
-            let pause = if pause.is_zero() { HEARTBEAT_INTERVAL } else { pause };
-            let until = pause.min(Duration::from_micros(owner.disks_idle_for().get()));
+            let own = fds.len();
+            fds.extend(owner.kernel_fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            let (most, until) = if pause.is_zero() { (fds.len(), HEARTBEAT_INTERVAL) } else { (own, pause) };
+            let until = until.min(Duration::from_micros(owner.disks_idle_for().get()));
             let until = Timespec::try_from(until).expect("less than a second");
             match poll(&mut fds[..most], Some(&until)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e).context("waiting for the clock, the kernel or a request"),
             }
             let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
-            (ready(&fds[0]), ready(&fds[1]), ready(&fds[2]))
+            (ready(&fds[0]), ready(&fds[1]), ready(&fds[2]), fds[own..most].iter().any(ready))
         };
         owner.heartbeat();
-        if pause.is_zero() || ticked {
+        if told {
+            told_at = Instant::now();
+            owner.note_kills();
+        }
+        if told || ticked {
             owner.handle_cgroup_changes();
-            changed_at = Instant::now();
         }
         if ticked {
             owner.tick(ticker.wait()?);
@@ -205,7 +210,7 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
         }
         if owner.tick_period() != period {
             period = owner.tick_period();
-            ticker = Ticker::new(period).context("changing the sampling timer")?;
+            ticker.set_period(period).context("changing the sampling timer")?;
         }
     }
 }

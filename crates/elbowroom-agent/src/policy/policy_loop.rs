@@ -8,6 +8,7 @@ use super::managed_container::ManagedContainer;
 use super::memory::{MemoryEffect, MemoryEnforcer};
 use super::mounter::MountJob;
 use super::node_meter::NodeMeter;
+use super::pace::Pace;
 use super::pressure_notifier::{PressureNotifier, PressureTarget};
 use super::quotas::QuotaWatch;
 use super::recent_changes::RecentChanges;
@@ -37,17 +38,15 @@ use std::time::Duration;
 
 /// How long a clean stop waits until views are detached; then the supervisor has lost its patience too.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(20);
-/// Every how many ticks it is looked who read what: much more often than any page is renewed.
-const READ_SCAN_TICKS: u64 = 4;
+/// How often it is looked who read what: more often than most pages are renewed.
+const READ_SCAN_INTERVAL: Micros = Micros::millis(90);
 /// How often it is looked whether the machine has more disks.
 const DISK_SCAN_INTERVAL: Micros = Micros::secs(1);
 
-/// Time between two ticks where no container is: a new one is told by the kernel, and only the heartbeat and the node's own numbers are
-/// left, which are due every second.
-const IDLE_PERIOD: Micros = Micros::millis(500);
-
 /// After so many containers went their memory is given back: some MiB.
 const TRIM_AFTER: usize = 100;
+/// After so many ticks it is known what of the program is used all the time.
+const STARTED_AFTER: u64 = 10;
 
 /// Time given to reading what containers do to disks in one go, about 15 us each; then what else is due has its turn, and the rest is
 /// read. So views are not late, and there is no second thread that shares the tree of groups.
@@ -86,6 +85,9 @@ pub(super) struct PolicyLoop {
     pub(super) preparing: Vec<(PrepareRequest, Micros, mpsc::SyncSender<ControlResponse>)>,
     /// When it is looked again whether the machine has more disks.
     disk_scan_at: Micros,
+    /// When it is looked again who read what.
+    read_scan_at: Micros,
+    pub(super) pace: Pace,
     pub(super) ticks: u64,
     pub(super) ticks_missed: u64,
     /// Containers that went since memory was given back last.
@@ -128,6 +130,8 @@ impl PolicyLoop {
             prefetch: ahead,
             preparing: Vec::new(),
             disk_scan_at: Micros::ZERO,
+            read_scan_at: Micros::ZERO,
+            pace: Pace::default(),
             ticks: 0,
             ticks_missed: 0,
             removed_since_trim: 0,
@@ -136,6 +140,7 @@ impl PolicyLoop {
 
     /// Learns what is there, and takes over the views of a policy process that died.
     pub(super) fn start(&mut self) {
+        self.pace.wake(timer::now());
         let events = self.sensor.start();
         let there: BTreeSet<u64> = events.iter().flat_map(|event| self.identities(event)).collect();
         for (slot, owner) in self.publisher.slots() {
@@ -168,14 +173,16 @@ impl PolicyLoop {
         self.publisher.remove(slot);
     }
 
-    pub(super) fn sensor_fd(&self) -> BorrowedFd<'_> {
-        self.sensor.fd()
+    /// Where the kernel tells of cgroups and of kills.
+    pub(super) fn kernel_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.sensor.fd()).chain(self.verdicts.fd())
     }
 
     /// Handles what the kernel told of cgroups that came, went or changed.
     pub(super) fn handle_cgroup_changes(&mut self) {
         let events = self.sensor.changes();
         if !events.is_empty() {
+            self.pace.wake(timer::now());
             self.apply(&events);
         }
         if !self.preparing.is_empty() {
@@ -185,8 +192,11 @@ impl PolicyLoop {
 
     /// Time until the next tick.
     pub(super) fn tick_period(&self) -> Micros {
-        let period = self.config.sense.period;
-        if self.containers.is_empty() { period.max(IDLE_PERIOD) } else { period }
+        if !self.preparing.is_empty() || self.verdicts.is_looking(timer::now()) {
+            return self.config.sense.period;
+        }
+        let (least, cpu_period) = (self.config.sense.period, self.views.cpu_period_length());
+        self.pace.period(least, cpu_period, self.containers.is_empty())
     }
 
     /// Says that this process works, once it has made its first update.
@@ -203,15 +213,19 @@ impl PolicyLoop {
         self.publisher.heartbeat();
         let now = timer::now();
         let tick = self.sensor.tick(now);
+        let mut used = Micros::ZERO;
         for (group, usage) in &tick.usage {
             if let Some(resident) = self.containers.get_mut(group) {
+                used = used.saturating_add(usage.cpu.saturating_sub(resident.usage.cpu));
                 resident.usage = *usage;
             }
         }
+        self.pace.tick(now, used);
         let seen =
             NodeObservation { cpu_time: tick.busy, mem_free: tick.mem_free, at_lower_bound: Vec::new() };
         self.apply(&[HostEvent::Tick(tick)]);
-        if self.ticks.is_multiple_of(READ_SCAN_TICKS) {
+        if now >= self.read_scan_at {
+            self.read_scan_at = now.saturating_add(READ_SCAN_INTERVAL);
             self.refresh_due(now);
             self.pipeline.labels.expired(now).into_iter().for_each(|id| self.unlabel(id));
             if self.removed_since_trim >= TRIM_AFTER {
@@ -223,8 +237,12 @@ impl PolicyLoop {
             self.disk_scan_at = now.saturating_add(DISK_SCAN_INTERVAL);
             self.publisher.grow_diskstats();
         }
+        if self.ticks == STARTED_AFTER {
+            process::forget_start();
+        }
         self.attach_due(now);
-        for id in self.probes.due_checks(now) {
+        let used = |id| self.containers.get(&id).and_then(|resident| resident.usage.known_cpu());
+        for id in self.probes.due_checks(now, used) {
             let pid = self.init_pid(id);
             if self.probes.update_location(id, pid) {
                 self.recheck_attach(id);

@@ -26,7 +26,7 @@ const USER_TICK: Micros = Micros::millis(10);
 const HOT_FOR: Micros = Micros::secs(10);
 /// The threads of a container with more are not counted one by one, about 5 us each: its load is the CPU time that it uses.
 const MAX_COUNTED_THREADS: u32 = 2_000;
-/// Details read per look, about 15 us each: with ten thousand containers a tick still ends in time.
+/// Containers renewed per look, about 15 us each where details are read: with ten thousand containers a tick still ends in time.
 const REFRESHES_PER_TICK: usize = 256;
 
 impl PolicyLoop {
@@ -204,8 +204,12 @@ impl PolicyLoop {
     fn refresh(&mut self, id: CgroupId, now: Micros) {
         let Some(resident) = self.containers.get_mut(&id) else { return };
         let hot = resident.hot_until > now;
-        let Some(details) = self.sensor.details(id, hot) else { return };
-        apply_details(&mut resident.facts, &mut resident.times, &details, timer::now_boot());
+        if hot || !resident.details.hold(now, &resident.usage, self.config.sense.rescan) {
+            let Some(details) = self.sensor.details(id, hot) else { return };
+            resident.details.update(now, resident.usage, details);
+        }
+        let Some(details) = resident.details.last() else { return };
+        apply_details(&mut resident.facts, &mut resident.times, details, timer::now_boot());
         if hot && resident.load.is_due(now) && resident.facts.nr_threads <= MAX_COUNTED_THREADS {
             let (running, threads) = process::count_threads(&self.sensor.pids(id));
             resident.facts.nr_running = running;

@@ -3,8 +3,8 @@
 //! What is wrong in a container is told of the outermost container around it, once for all that are in it: addressees are told of so many
 //! alerts a minute, which one tenant must not use up.
 //!
-//! What is decided is [`elbowroom_govern::verdict::judge`]'s; its facts are gathered in [`super::judging`]. Kills are looked for in every
-//! tick, because their counter is gone with the container; at its end the kernel's log says whether there were more.
+//! What is decided is [`elbowroom_govern::verdict::judge`]'s; its facts are gathered in [`super::judging`]. Kills are looked for as soon as
+//! the kernel tells of one, because their counter is gone with the container; at its end the kernel's log says whether there were more.
 
 use super::deaths::{ContainerKey, EndedContainers, KillLog, KillRecord, SeenKill};
 use anyhow::Result;
@@ -22,6 +22,7 @@ use elbowroom_types::sample::CgroupProperties;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use elbowroom_types::verdict::{Verdict, VerdictStatus};
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::BorrowedFd;
 
 /// Throttling is the mean of so many seconds, for a quota stops a container now and then.
 const THROTTLE_WINDOW: u64 = 10;
@@ -68,6 +69,8 @@ pub(super) struct VerdictWatch {
     conditions: Conditions,
     /// Kills are a condition of a name, which outlives each container.
     kill_conditions: Conditions,
+    /// Until when there is something to look at in every tick.
+    looking_until: Micros,
 }
 
 impl VerdictWatch {
@@ -86,6 +89,7 @@ impl VerdictWatch {
             ended: EndedContainers::default(),
             conditions: Conditions::default(),
             kill_conditions: Conditions::default(),
+            looking_until: Micros::ZERO,
         })
     }
 
@@ -114,7 +118,19 @@ impl VerdictWatch {
             ask_until: now.saturating_add(MADE_WITHIN),
             throttled: VecDeque::new(),
         };
+        self.looking_until = self.looking_until.max(watched.ask_until);
         self.watched.insert(group.id, watched);
+    }
+
+    /// Where the kernel tells of kills, if it can.
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.oom.fd()
+    }
+
+    /// Whether some container is to be looked at in every tick: one in which the kernel may kill just now, or a new one of which it is not
+    /// asked to tell yet.
+    pub(super) fn is_looking(&self, now: Micros) -> bool {
+        now <= self.looking_until
     }
 
     /// The container is gone: what is said of it ends.
@@ -135,6 +151,7 @@ impl VerdictWatch {
         if every_second {
             self.take_log();
         }
+        self.looking_until = Micros::ZERO;
         for (id, watched) in &mut self.watched {
             if !watched.is_notified && (every_second || now < watched.ask_until) {
                 watched.is_notified = self.oom.add(*id, &watched.path);
@@ -143,6 +160,8 @@ impl VerdictWatch {
             if notice.any || notice.groups.contains(id) {
                 watched.suspect_until = now.saturating_add(SUSPECT_FOR);
             }
+            let asks_until = if watched.is_notified { Micros::ZERO } else { watched.ask_until };
+            self.looking_until = self.looking_until.max(watched.suspect_until).max(asks_until);
         }
     }
 

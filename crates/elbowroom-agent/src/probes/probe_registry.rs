@@ -50,6 +50,8 @@ struct ContainerProbe {
     meter: ProbeMeter,
     last_report: Option<(Micros, ProbeReport)>,
     location: Option<ProcessLocation>,
+    /// The CPU time that the container had used when that was last looked at.
+    checked_at: Option<Micros>,
     poller: Option<ProbePoller>,
     /// Its threads that ask, and those that hang.
     pollers: PollerCount,
@@ -122,6 +124,7 @@ impl ProbeRegistry {
             meter: ProbeMeter::default(),
             last_report: None,
             location: None,
+            checked_at: None,
             poller: None,
             pollers: PollerCount::default(),
             accepted: 0,
@@ -223,8 +226,13 @@ impl ProbeRegistry {
         }
     }
 
-    /// The containers whose place is to be looked for now, if it is time to look at all.
-    pub(crate) fn due_checks(&mut self, now: Micros) -> Vec<CgroupId> {
+    /// The containers whose place is to be looked for now, if it is time to look at all. `used` is the CPU time that a container has used,
+    /// where that is known: in one that has used none since, no process has ended.
+    pub(crate) fn due_checks(
+        &mut self,
+        now: Micros,
+        used: impl Fn(CgroupId) -> Option<Micros>,
+    ) -> Vec<CgroupId> {
         if now < self.next_check {
             return Vec::new();
         }
@@ -232,7 +240,11 @@ impl ProbeRegistry {
         let mut lost = Vec::new();
         for (id, voice) in &mut self.containers {
             voice.update_freshness(now);
-            let gone = |place: ProcessLocation| process::start_time(place.pid as i32) != Some(place.started);
+            let used = used(*id);
+            let may_have_gone = used.is_none() || std::mem::replace(&mut voice.checked_at, used) != used;
+            let gone = |place: ProcessLocation| {
+                may_have_gone && process::start_time(place.pid as i32) != Some(place.started)
+            };
             if voice.location.is_none_or(gone) {
                 lost.push(*id);
             }

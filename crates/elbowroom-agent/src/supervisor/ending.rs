@@ -37,7 +37,7 @@ impl Supervisor<'_> {
             let Some((pid, pidfd)) = self.handover.role_lock.watch(AgentRole::Policy) else {
                 return Some(SupervisionEnd::Stopped);
             };
-            self.policy().state = WatchedState::Up { pid, pidfd, child: None };
+            self.policy().state = WatchedState::up(pid, pidfd, None);
             self.policy().signal(Signal::TERM);
         }
         if Instant::now() >= until {

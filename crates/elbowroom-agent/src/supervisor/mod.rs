@@ -156,6 +156,7 @@ pub fn stand_by() -> anyhow::Result<()> {
         let because = "the standby cannot leave the container's cgroups";
         tracing::warn!(%error, because, "a container of the agent that is killed leaves views that fail");
     }
+    process::forget_start();
     handover.watch_supervisor()
 }
 

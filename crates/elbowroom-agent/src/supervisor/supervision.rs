@@ -144,6 +144,9 @@ impl Supervisor<'_> {
                     return Ok(SupervisionEnd::Disconnected);
                 }
             }
+            if may_be_gone {
+                process::forget_start();
+            }
             may_be_gone = false;
         }
     }

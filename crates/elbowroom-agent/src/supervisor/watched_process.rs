@@ -3,7 +3,7 @@
 use crate::view_server::backoff::Backoff;
 use crate::view_server::handover::Handover;
 use crate::view_server::roles::AgentRole;
-use elbowroom_linux::process;
+use elbowroom_linux::process::LifeSign;
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_send_signal};
 use std::process::Child;
@@ -26,7 +26,13 @@ pub(super) struct WatchedProcess {
 /// Whether it runs.
 pub(super) enum WatchedState {
     Down { start_at: Instant },
-    Up { pid: Pid, pidfd: OwnedFd, child: Option<Child> },
+    Up { pid: Pid, pidfd: OwnedFd, life: LifeSign, child: Option<Child> },
+}
+
+impl WatchedState {
+    pub(super) fn up(pid: Pid, pidfd: OwnedFd, child: Option<Child>) -> Self {
+        Self::Up { pid, pidfd, life: LifeSign::of(pid.as_raw_nonzero().get()), child }
+    }
 }
 
 impl WatchedProcess {
@@ -58,7 +64,7 @@ impl WatchedProcess {
         self.dying_since = None;
         if let Some((pid, pidfd)) = handover.watch(self.role) {
             tracing::info!(role = %self.role, pid = pid.as_raw_nonzero(), "adopted");
-            self.state = WatchedState::Up { pid, pidfd, child: None };
+            self.state = WatchedState::up(pid, pidfd, None);
             return;
         }
         match handover.spawn(self.role) {
@@ -68,7 +74,7 @@ impl WatchedProcess {
                 match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
                     Ok(pidfd) => {
                         tracing::info!(role = %self.role, pid = pid.as_raw_nonzero(), "started");
-                        self.state = WatchedState::Up { pid, pidfd, child: Some(child) };
+                        self.state = WatchedState::up(pid, pidfd, Some(child));
                     }
                     Err(error) => {
                         tracing::error!(role = %self.role, %error, "pidfd_open: a process that cannot be watched is not kept");
@@ -106,7 +112,7 @@ impl WatchedProcess {
     /// was to write it does not write.
     pub(super) fn lingers(&mut self) -> bool {
         let is_dying = match &self.state {
-            WatchedState::Up { pid, .. } => process::is_dying(pid.as_raw_nonzero().get()),
+            WatchedState::Up { life, .. } => life.is_dying(),
             WatchedState::Down { .. } => false,
         };
         if !is_dying {
@@ -144,12 +150,13 @@ mod tests {
         let pid = Pid::from_child(&child);
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
         let mut peer = WatchedProcess::new(AgentRole::Policy);
-        peer.state = WatchedState::Up { pid, pidfd, child: Some(child) };
+        peer.state = WatchedState::up(pid, pidfd, Some(child));
         assert!(!peer.lingers() && peer.dying_since.is_none(), "it lives");
 
         // Nobody waits for it: who looks finds it as one whose last thread does not end.
         peer.signal(Signal::KILL);
-        while !process::is_dying(pid.as_raw_nonzero().get()) {
+        let life = LifeSign::of(pid.as_raw_nonzero().get());
+        while !life.is_dying() {
             std::thread::yield_now();
         }
         assert!(!peer.lingers(), "most end at once");

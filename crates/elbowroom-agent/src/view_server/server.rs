@@ -8,6 +8,7 @@ use crate::view_server::rights;
 use crate::view_server::roles::AgentRole;
 use crate::view_server::slots::{ShutdownMode, Slots};
 use crate::view_server::{FuseError, abi, session};
+use elbowroom_linux::process;
 use elbowroom_linux::signal::SignalFd;
 use rustix::event::{PollFd, PollFlags};
 use std::os::unix::thread::JoinHandleExt;
@@ -68,6 +69,7 @@ pub fn main() -> Result<(), FuseError> {
     let told = Arc::clone(&shared);
     spawn("leave", move || drain_on_handover(&signals, &told.slots, &takers));
     // All threads are there.
+    process::forget_start();
     rights::refuse_other_calls()?;
     // What the server before had read and not answered. Threads are there to take it; this write does not sleep.
     if shared.slots.can_resend() {

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::time::Timespec;
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// Which containers the kernel may have killed in.
@@ -37,11 +37,14 @@ pub struct OomCounter {
     pub peak: Option<Bytes>,
 }
 
+/// What the inotify instance is called among the containers; an inode is no such number.
+const INOTIFY: u64 = u64::MAX;
+
 /// Waits for kills in containers.
 #[derive(Debug)]
 pub struct OomWatch {
     layout: CgroupLayout,
-    /// v1: where the eventfds wait.
+    /// Where the eventfds and the inotify instance wait.
     epoll: Option<OwnedFd>,
     eventfds: HashMap<CgroupId, OwnedFd>,
     inotify: Option<OwnedFd>,
@@ -51,13 +54,19 @@ pub struct OomWatch {
 impl OomWatch {
     /// Watches nothing yet. Without descriptors [`Self::add`] says that a container cannot be watched.
     pub fn new(layout: CgroupLayout) -> Self {
-        Self {
-            layout,
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC).ok(),
-            eventfds: HashMap::new(),
-            inotify: inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).ok(),
-            watches: HashMap::new(),
-        }
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok();
+        let inotify = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).ok();
+        let inotify = inotify.filter(|inotify| {
+            let data = epoll::EventData::new_u64(INOTIFY);
+            let waits = |epoll| epoll::add(epoll, inotify, data, epoll::EventFlags::IN).is_ok();
+            epoll.as_ref().is_some_and(waits)
+        });
+        Self { layout, epoll, eventfds: HashMap::new(), inotify, watches: HashMap::new() }
+    }
+
+    /// Readable when [`Self::drain`] has something to say; `None` where it never has.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.epoll.as_ref().map(AsFd::as_fd)
     }
 
     /// Watches the container at this path; false where the kernel refuses that, and its counter has to be looked at now and then.
@@ -110,14 +119,15 @@ impl OomWatch {
     /// What the kernel told since the last call. Does not wait.
     pub fn drain(&mut self) -> OomNotice {
         let mut notice = OomNotice::default();
-        if let Some(fd) = self.epoll.as_ref().filter(|_| !self.eventfds.is_empty()) {
-            // More than fit are told of by the next call.
-            let mut events = [MaybeUninit::uninit(); 64];
-            if let Ok((events, _)) = epoll::wait(fd, &mut events[..], Some(&Timespec::default())) {
-                notice.groups.extend(events.iter().map(|event| CgroupId({ event.data }.u64())));
-            }
-        }
-        if let Some(fd) = self.inotify.as_ref().filter(|_| !self.watches.is_empty()) {
+        // More than fit are told of by the next call.
+        let mut events = [MaybeUninit::uninit(); 64];
+        let Some(epoll) = &self.epoll else { return notice };
+        let Ok((events, _)) = epoll::wait(epoll, &mut events[..], Some(&Timespec::default())) else {
+            return notice;
+        };
+        let told = || events.iter().map(|event| { event.data }.u64());
+        notice.groups.extend(told().filter(|of| *of != INOTIFY).map(CgroupId));
+        if let Some(fd) = self.inotify.as_ref().filter(|_| told().any(|of| of == INOTIFY)) {
             let mut buffer = [MaybeUninit::uninit(); 4096];
             let mut reader = inotify::Reader::new(fd, &mut buffer);
             loop {

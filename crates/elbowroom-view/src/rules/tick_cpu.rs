@@ -15,7 +15,7 @@ const MAX_FILLS: usize = 16;
 
 impl ViewTable {
     /// How long a CPU period is at least. The paper decides in every tick.
-    pub(super) const fn cpu_period_length(&self) -> Micros {
+    pub const fn cpu_period_length(&self) -> Micros {
         match self.policy.policy {
             CpuRule::Paper => Micros::ZERO,
             CpuRule::Waterfill => calm::PERIOD,

@@ -123,7 +123,10 @@ pub(crate) fn spawn(config: &AgentConfig, run_dir: &Path) {
 fn run_plugin(socket: &Path, node: &PluginContext) {
     let mut said = String::new();
     loop {
-        if let Ok(stream) = UnixStream::connect(socket) {
+        // Where nobody made one, looking is all that it costs.
+        if socket.exists()
+            && let Ok(stream) = UnixStream::connect(socket)
+        {
             let mut connected = false;
             let Err(error) = serve_connection(stream, node, |news| {
                 connected |= matches!(news, NriEvent::Connected { .. });
