@@ -111,7 +111,7 @@ type Change = Box<dyn Fn(&mut LifelineSettings)>;
 /// The constants as they are, and each halved and doubled.
 fn changes() -> Vec<(String, Change)> {
     type Constant = (&'static str, fn(&mut LifelineSettings, f64));
-    let constants: [Constant; 15] = [
+    let constants: [Constant; 16] = [
         ("elasticity", |all, by| {
             all.elasticity = Percent::whole((100.0 * all.elasticity.fraction() * by) as u16);
         }),
@@ -123,6 +123,7 @@ fn changes() -> Vec<(String, Change)> {
         ("growth", |all, by| all.constants.growth *= by),
         ("settle_seconds", |all, by| all.constants.settle_seconds *= by),
         ("keep_seconds", |all, by| all.constants.keep_seconds *= by),
+        ("busy_seconds", |all, by| all.constants.busy_seconds *= by),
         ("normal_seconds", |all, by| all.constants.normal_seconds *= by),
         ("early_period", |all, by| {
             all.constants.early_period = Micros((all.constants.early_period.get() as f64 * by) as u64);

@@ -77,7 +77,7 @@ pub struct DiskView {
     pub queue: f64,
     /// Mean time a request took.
     pub wait: Micros,
-    /// What that is on a quiet day: near the shortest [`Self::wait`] of ten minutes.
+    /// What that is on a quiet day: the 10th percentile of [`Self::wait`] over about the last ten minutes.
     pub base_wait: Micros,
     /// Lifelines and reservations together, in parts of its capacity.
     pub promised: f64,

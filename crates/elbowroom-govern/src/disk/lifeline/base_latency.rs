@@ -1,4 +1,4 @@
-//! How long a request takes on a quiet day: `R0`. It follows what is sooner in seconds, and what is later in ten minutes.
+//! How long a request takes on a quiet day: `R0`, the 10th percentile of `await` over about the last ten minutes.
 
 use super::super::flow::OPS;
 use super::super::meter::DiskLoad;
@@ -37,9 +37,11 @@ impl BaseLatency {
             let enough = operations * load.seconds >= k.early_requests;
             if enough && (!busy || wait < self.base_wait(op, size)) {
                 let base = &mut self.learned[op][usize::from(size > k.operation_bytes[self.rotational])];
+                // A tenth of all periods is below where nine steps down and one up balance.
+                let wait = wait.max(k.request_us[0]);
                 let before = base.unwrap_or(wait);
-                let seconds = if wait < before { k.rise_seconds } else { k.keep_seconds };
-                *base = Some(before + LifelineConstants::part(load.seconds, seconds) * (wait - before));
+                let steps = if wait < before { -9.0 } else { 1.0 };
+                *base = Some(before * (steps * load.seconds / k.keep_seconds).exp());
             }
         }
     }
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn base_follows_what_is_sooner_and_hardly_what_is_later() {
+    fn base_is_the_tenth_percentile_of_quiet_periods() {
         let mut base = BaseLatency::new(false, LifelineConstants::DEFAULT);
         for second in 0..100 {
             base.learn(&load(second, 100.0, if second % 5 == 0 { 100.0 } else { 400.0 }), false);

@@ -18,16 +18,17 @@ pub struct LifelineConstants {
     pub blocked: f64,
     /// Part by which a cap grows per second while no container is short. A change of less is not worth a write.
     pub growth: f64,
-    /// Seconds in which a lifeline follows a demand that grew, and the base latency a disk that answers sooner (time constant).
+    /// Seconds in which a lifeline follows a demand that grew (time constant).
     pub rise_seconds: f64,
-    /// Seconds in which both forget (time constant), after which caps without harm go, and for which limits stay away after they held
-    /// others up.
+    /// Seconds in which a lifeline forgets, and the base latency (time constant), after which caps without harm go, and for which limits stay
+    /// away after they held others up.
     pub keep_seconds: f64,
     /// Seconds from a cut until the next decision about the same container: two measurements of a second, which jitter. As long does
     /// a container have to be seen before its lifeline counts, and be blocked before limits go.
     pub settle_seconds: f64,
-    /// Seconds over which it is remembered what is normal for a disk (time constant): what it does at its best, for the alert that it does
-    /// less. A disk that was slow for as long has a new base latency.
+    /// Seconds after which a disk that was slow all the time has a new base latency.
+    pub busy_seconds: f64,
+    /// Seconds over which it is remembered what a disk does at its best, for the alert that it does less (time constant).
     pub normal_seconds: f64,
     /// How often disks are glanced at, how soon one that has just become slow is measured again, and the shortest period that says
     /// something: a burst is answered within two of them, and flash has served hundreds of requests.
@@ -55,6 +56,7 @@ impl LifelineConstants {
         rise_seconds: 10.0,
         keep_seconds: 600.0,
         settle_seconds: 1.8,
+        busy_seconds: 3_600.0,
         normal_seconds: 86_400.0,
         early_period: Micros::millis(150),
         early_requests: 10.0,

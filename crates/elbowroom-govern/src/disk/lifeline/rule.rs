@@ -121,7 +121,7 @@ fn measure(device: &mut GovernedDisk, settings: &LifelineSettings) -> Period {
     let operation = k.operation_bytes[usize::from(disk.rotational)];
     let ratio = model.base_latency.latency_ratio(load);
     let slow = ratio.is_some_and(|ratio| ratio > k.slow);
-    let normally = model.slow_since.is_none_or(|since| seconds_since(since, load.now) < k.normal_seconds);
+    let normally = model.slow_since.is_none_or(|since| seconds_since(since, load.now) < k.busy_seconds);
     model.base_latency.learn(load, slow && normally);
     let saturated = ratio.is_some_and(|ratio| ratio > k.slow * k.slow) && load.busy >= 1.0 - k.tolerance;
     match &mut model.capacity {
