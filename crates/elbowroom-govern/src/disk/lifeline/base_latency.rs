@@ -107,6 +107,15 @@ mod tests {
     }
 
     #[test]
+    fn a_caches_answers_for_seconds_are_no_base() {
+        let mut base = BaseLatency::new(false, LifelineConstants::DEFAULT);
+        (0..300).for_each(|second| base.learn(&load(second, 100.0, 400.0), false));
+        (300..310).for_each(|second| base.learn(&load(second, 100.0, 50.0), false));
+        let ratio = base.latency_ratio(&load(310, 100.0, 400.0)).unwrap();
+        assert!(ratio < 1.5, "{ratio}");
+    }
+
+    #[test]
     fn a_disk_met_saturated_is_not_taken_for_quiet() {
         let check = |rotational, expect: f64| {
             let mut base = BaseLatency::new(rotational, LifelineConstants::DEFAULT);
