@@ -111,7 +111,7 @@ type Change = Box<dyn Fn(&mut LifelineSettings)>;
 /// The constants as they are, and each halved and doubled.
 fn changes() -> Vec<(String, Change)> {
     type Constant = (&'static str, fn(&mut LifelineSettings, f64));
-    let constants: [Constant; 11] = [
+    let constants: [Constant; 16] = [
         ("elasticity", |all, by| {
             all.elasticity = Percent::whole((100.0 * all.elasticity.fraction() * by) as u16);
         }),
@@ -119,14 +119,21 @@ fn changes() -> Vec<(String, Change)> {
         ("tolerance", |all, by| all.constants.tolerance *= by),
         ("in_flight", |all, by| all.constants.in_flight *= by),
         ("rise_seconds", |all, by| all.constants.rise_seconds *= by),
-        ("fall_seconds", |all, by| all.constants.fall_seconds *= by),
-        ("gain", |all, by| all.constants.gain *= by),
+        ("blocked", |all, by| all.constants.blocked *= by),
         ("growth", |all, by| all.constants.growth *= by),
         ("settle_seconds", |all, by| all.constants.settle_seconds *= by),
         ("keep_seconds", |all, by| all.constants.keep_seconds *= by),
+        ("busy_seconds", |all, by| all.constants.busy_seconds *= by),
+        ("normal_seconds", |all, by| all.constants.normal_seconds *= by),
+        ("early_period", |all, by| {
+            all.constants.early_period = Micros((all.constants.early_period.get() as f64 * by) as u64);
+        }),
+        ("early_requests", |all, by| all.constants.early_requests *= by),
         ("operation_bytes", |all, by| {
             all.constants.operation_bytes = all.constants.operation_bytes.map(|x| x * by)
         }),
+        ("request_us", |all, by| all.constants.request_us = all.constants.request_us.map(|x| x * by)),
+        ("bytes_per_us", |all, by| all.constants.bytes_per_us = all.constants.bytes_per_us.map(|x| x * by)),
     ];
     let mut changes: Vec<(String, Change)> = vec![("as they are".to_owned(), Box::new(|_| {}))];
     for (name, change) in constants {

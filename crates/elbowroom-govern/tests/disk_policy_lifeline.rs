@@ -1,7 +1,7 @@
 //! Policy `lifeline` in a closed loop: the paper's workloads and what it left out.
 
 use crate::toy_disk::{DISK, Tenant, Toy, disk, group, id, rbps};
-use elbowroom_govern::disk::{DiskOrder, DiskSettings, DiskState, EARLY_PERIOD, GLANCE_INTERVAL, LimitedBy};
+use elbowroom_govern::disk::{DiskOrder, DiskSettings, DiskState, LifelineConstants, LimitedBy};
 use elbowroom_types::alert::AlertKind;
 use elbowroom_types::claim::{Claim, DiskReservation, ServiceClass};
 use elbowroom_types::io::IoMax;
@@ -9,6 +9,8 @@ use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::{Limit, Micros};
 
 const SPEED: f64 = 100.0 * 1048576.0;
+/// How often disks are glanced at.
+const EARLY: Micros = LifelineConstants::DEFAULT.early_period;
 
 fn toy(speed: f64, tenants: Vec<Tenant>) -> Toy {
     Toy::new(DiskSettings::default(), speed, tenants)
@@ -315,17 +317,16 @@ fn a_disk_that_becomes_slow_is_looked_at_again_soon_and_not_for_ever() {
 fn a_burst_is_answered_within_300_ms_and_cut_by_what_it_really_takes() {
     let mut toy = burst(SPEED, 0.3);
     toy.tenants[1].wants = 0.15;
-    let quiet = (0..7).all(|_| toy.glance(GLANCE_INTERVAL).is_none());
+    let quiet = (0..5).all(|_| toy.glance(EARLY).is_none());
     assert!(quiet, "nothing happens");
     // It begins in the middle between two glances, and in the middle of a period.
-    toy.serve(Micros::millis(50));
+    toy.serve(Micros::millis(75));
     toy.tenants[1].wants = 2.0;
     let began = toy.now;
-    assert_eq!(toy.glance(Micros::millis(50)), Some(toy.now), "requests wait");
+    assert_eq!(toy.glance(Micros::millis(75)), Some(toy.now), "requests wait");
     toy.look();
     assert!(toy.caps().count() == 0 && toy.disks.needs_early_sample(), "most of that was before the burst");
-    assert_eq!(toy.glance(Micros::millis(50)), None, "one alarm is enough");
-    toy.serve(EARLY_PERIOD.saturating_sub(Micros::millis(50)));
+    toy.serve(EARLY);
     toy.look();
     let cap = toy.caps().next().expect("the burst is limited").clone();
     assert!(cap.group == id(1) && toy.now.saturating_sub(began) <= Micros::millis(300), "{cap:?}");
@@ -338,7 +339,7 @@ fn a_disk_that_one_container_uses_is_not_glanced_at() {
     let mut toy = toy(SPEED, vec![Tenant::new(0.3, 4.0)]);
     toy.run(10);
     toy.tenants[0].wants = 2.0;
-    assert!(!toy.disks.needs_glances() && toy.glance(GLANCE_INTERVAL).is_none());
+    assert!(!toy.disks.needs_glances() && toy.glance(EARLY).is_none());
     let mut two = burst(SPEED, 0.3);
     two.run(1);
     assert!(two.disks.needs_glances());
@@ -351,30 +352,30 @@ fn a_disk_that_one_container_uses_is_not_glanced_at() {
 fn an_alarm_that_found_nothing_does_not_keep_the_next_one_away() {
     let mut toy = burst(SPEED, 0.3);
     toy.tenants[1].wants = 0.15;
-    assert!((0..7).all(|_| toy.glance(GLANCE_INTERVAL).is_none()));
+    assert!((0..5).all(|_| toy.glance(EARLY).is_none()));
     toy.late = 50.0;
-    assert_eq!(toy.glance(GLANCE_INTERVAL), Some(toy.now), "requests wait");
+    assert_eq!(toy.glance(EARLY), Some(toy.now), "requests wait");
     toy.look();
     toy.late = 0.0;
-    toy.serve(EARLY_PERIOD);
+    toy.serve(EARLY);
     toy.look();
     assert!(!toy.disks.needs_early_sample() && toy.caps().count() == 0, "it was nothing");
-    assert!((0..2).all(|_| toy.glance(GLANCE_INTERVAL).is_none()));
+    assert!((0..2).all(|_| toy.glance(EARLY).is_none()));
     toy.tenants[1].wants = 2.0;
-    assert_eq!(toy.glance(GLANCE_INTERVAL), Some(toy.now), "the burst");
+    assert_eq!(toy.glance(EARLY), Some(toy.now), "the burst");
 }
 
 #[test]
 fn an_alarm_just_after_a_measurement_waits_until_the_next_one_counts() {
     let mut toy = burst(SPEED, 0.3);
     toy.tenants[1].wants = 0.15;
-    assert!((0..7).all(|_| toy.glance(GLANCE_INTERVAL).is_none()));
+    assert!((0..5).all(|_| toy.glance(EARLY).is_none()));
     toy.serve(Micros::millis(52));
     toy.look();
     toy.tenants[1].wants = 2.0;
     let measured = toy.now;
-    let at = toy.glance(Micros::millis(48)).expect("requests wait");
-    assert_eq!(at, measured.saturating_add(Micros::millis(50)));
+    let at = toy.glance(EARLY.saturating_sub(Micros::millis(52))).expect("requests wait");
+    assert_eq!(at, measured.saturating_add(EARLY));
     toy.serve(at.saturating_sub(toy.now));
     toy.look();
     assert!(toy.caps().next().is_some(), "it was a measurement, and all of it was the burst");

@@ -203,7 +203,7 @@ impl<'a> Watch<'a> {
         for status in here.filter(|status| simple && status.enforced) {
             if let (Some(cap), Some(lifeline)) = (status.cap, status.lifeline) {
                 self.seen.insert("floor");
-                if cap < lifeline {
+                if cap < lifeline * (1.0 - 1e-9) {
                     self.breaks("floors", format!("{}: {status:?} {disk:?}", now.at));
                 }
             }

@@ -12,9 +12,7 @@ use crate::config::AgentConfig;
 use anyhow::Result;
 use elbowroom_client::api::{AlertView, ContainerRef, DiskGovernorStats, DisksReport};
 use elbowroom_govern::GovernorMode;
-use elbowroom_govern::disk::{
-    Cap, ContainerDiskStatus, DiskGovernor, DiskOrder, EARLY_PERIOD, GLANCE_INTERVAL,
-};
+use elbowroom_govern::disk::{Cap, ContainerDiskStatus, DiskGovernor, DiskOrder};
 use elbowroom_linux::cgroup::{CgroupController, CgroupLayout};
 use elbowroom_linux::root::Root;
 use elbowroom_linux::timer;
@@ -167,7 +165,7 @@ impl DiskEnforcer {
 
     /// Takes the disks' own counters in: a disk that became slow is measured at once.
     pub(super) fn glance(&mut self, now: Micros, disks: &[(DeviceNumber, DiskStat)]) {
-        self.glance_at = now.saturating_add(GLANCE_INTERVAL);
+        self.glance_at = now.saturating_add(self.disks.early_period());
         if let Some(at) = self.disks.glance(now, disks) {
             self.measure_at = self.measure_at.min(at);
             self.is_urgent = true;
@@ -230,7 +228,7 @@ impl DiskEnforcer {
             self.status.decide_usec = now.saturating_sub(begin).get();
             self.is_urgent = self.disks.needs_early_sample();
             if self.is_urgent {
-                self.measure_at = self.measure_at.min(now.saturating_add(EARLY_PERIOD));
+                self.measure_at = self.measure_at.min(now.saturating_add(self.disks.early_period()));
             }
         }
         orders.into_iter().for_each(|order| self.execute(order));

@@ -105,7 +105,7 @@ pub(super) fn foreign(container: &str, disk: &str) -> String {
 pub(super) fn refused(container: &str, disk: &str) -> String {
     format!(
         "the kernel has no limit for {container} on {disk}, or refused it: check that its cgroup has the io controller \
-         (v1: blkio); tried again every five minutes"
+         (v1: blkio); tried again every ten minutes"
     )
 }
 

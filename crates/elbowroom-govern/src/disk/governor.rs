@@ -4,9 +4,10 @@ use super::flow::IoCounters;
 use super::groups::Groups;
 use super::lifeline::DeviceModel;
 use super::member::DiskMember;
-use super::meter::{self, DiskLoad, DiskMeter, MeterReading};
+use super::meter::{DiskLoad, DiskMeter, MAX_PERIOD, MeterReading};
 use super::{
-    ContainerDiskStatus, DiskOrder, DiskPolicy, DiskSettings, DiskState, DiskView, aridac, explain, lifeline,
+    ContainerDiskStatus, DiskOrder, DiskPolicy, DiskSettings, DiskState, DiskView, LifelineConstants, aridac,
+    explain, lifeline,
 };
 use crate::alert::conditions::Conditions;
 use elbowroom_types::alert::{Alert, AlertKind};
@@ -108,7 +109,12 @@ impl DiskGovernor {
         }
     }
 
-    /// Whether the next [`HostEvent::DiskTick`] is wanted after [`super::EARLY_PERIOD`]: a disk that several use became slow in the last
+    /// How often disks are to be glanced at, and how soon one that has just become slow is to be measured again.
+    pub fn early_period(&self) -> Micros {
+        self.settings.lifeline.constants.early_period
+    }
+
+    /// Whether the next [`HostEvent::DiskTick`] is wanted after [`Self::early_period`]: a disk that several use became slow in the last
     /// period, which says little about whom that hurts while it is mostly of the time before.
     pub fn needs_early_sample(&self) -> bool {
         self.devices.values().any(|device| device.model.needs_early_sample())
@@ -121,21 +127,21 @@ impl DiskGovernor {
             && self.devices.values().any(|device| device.members.len() >= 2 && in_use(device))
     }
 
-    /// Takes in the disks' own counters, between two [`HostEvent::DiskTick`]s, once per [`super::GLANCE_INTERVAL`]. When the next
+    /// Takes in the disks' own counters, between two [`HostEvent::DiskTick`]s, once per [`Self::early_period`]. When the next
     /// [`HostEvent::DiskTick`] is wanted, if a disk that several containers use has become slow since the last time: at once, or as soon
     /// as it says something. No decision depends on a glance, so a recording without them replays.
     pub fn glance(&mut self, now: Micros, disks: &[(DeviceNumber, DiskStat)]) -> Option<Micros> {
-        let k = &self.settings.lifeline.constants;
+        let early = self.early_period();
         let mut alarm = false;
         for (number, stat) in disks.iter().filter(|_| self.settings.policy == DiskPolicy::Lifeline) {
             if let Some(device) = self.devices.get_mut(number)
-                && let MeterReading::Period(load) = device.glances.read(now, stat)
+                && let MeterReading::Period(load) = device.glances.read(now, stat, early)
                 && device.members.len() >= 2
             {
-                alarm |= device.model.becomes_slow(&load, k);
+                alarm |= device.model.becomes_slow(&load);
             }
         }
-        alarm.then(|| self.last.map_or(now, |last| now.max(last.saturating_add(meter::MIN_PERIOD))))
+        alarm.then(|| self.last.map_or(now, |last| now.max(last.saturating_add(early))))
     }
 
     /// Learned capacities, to be kept over a restart: disk identity, and what it could do of each kind if it did nothing else
@@ -209,7 +215,10 @@ impl DiskGovernor {
                 // Numbers are used again: another disk is behind this one.
                 let ended = if before.is_some() { self.remove_disk(disk.number) } else { Vec::new() };
                 let remembered = self.remembered_capacities.get(&disk.identity).copied();
-                self.devices.insert(disk.number, GovernedDisk::new(disk, remembered));
+                self.devices.insert(
+                    disk.number,
+                    GovernedDisk::new(disk, remembered, self.settings.lifeline.constants),
+                );
                 ended
             }
         }
@@ -244,9 +253,10 @@ impl DiskGovernor {
             self.record_counters(group);
         }
         self.end_period(tick);
+        let early = self.early_period();
         for device in self.devices.values_mut() {
             let stat = tick.disks.iter().find(|(number, _)| *number == device.disk.number);
-            device.measure(tick.now, stat.map(|(_, stat)| stat));
+            device.measure(tick.now, stat.map(|(_, stat)| stat), early);
             for member in device.members.iter().filter(|_| device.measured) {
                 let bound = member.is_at_limit(member.agent_max) || member.is_at_limit(member.user_max);
                 self.groups.record_io_time(member.group, device.load.request_time(member.flow), bound);
@@ -284,13 +294,13 @@ impl DiskGovernor {
 
     /// Ends a period for everything that is not of one disk.
     fn end_period(&mut self, tick: &DiskTick) {
-        let elapsed = self.last.map(|last| tick.now.saturating_sub(last));
-        if elapsed.is_some_and(|elapsed| self.last <= Some(tick.now) && elapsed < meter::MIN_PERIOD) {
+        let (elapsed, early) = (self.last.map(|last| tick.now.saturating_sub(last)), self.early_period());
+        if elapsed.is_some_and(|elapsed| self.last <= Some(tick.now) && elapsed < early) {
             return;
         }
         self.last = Some(tick.now);
         let seconds = elapsed
-            .filter(|elapsed| (meter::MIN_PERIOD..=meter::MAX_PERIOD).contains(elapsed))
+            .filter(|elapsed| (early..=MAX_PERIOD).contains(elapsed))
             .map(|elapsed| elapsed.get() as f64 / 1e6);
         self.groups.end_period(seconds);
     }
@@ -343,7 +353,7 @@ impl DiskGovernor {
 }
 
 impl GovernedDisk {
-    fn new(disk: &DiskProperties, remembered: Option<IoMax>) -> Self {
+    fn new(disk: &DiskProperties, remembered: Option<IoMax>, k: LifelineConstants) -> Self {
         Self {
             disk: disk.clone(),
             meter: DiskMeter::default(),
@@ -355,14 +365,14 @@ impl GovernedDisk {
             promised: 0.0,
             promised_without_claims: 0.0,
             exempt_reason: None,
-            model: DeviceModel::new(disk, remembered),
+            model: DeviceModel::new(disk, remembered, k),
         }
     }
 
     /// Takes in its counters, where there are any, and those of containers.
-    fn measure(&mut self, now: Micros, stat: Option<&DiskStat>) {
+    fn measure(&mut self, now: Micros, stat: Option<&DiskStat>, shortest: Micros) {
         self.measured = false;
-        match stat.map_or(MeterReading::TooShort, |stat| self.meter.read(now, stat)) {
+        match stat.map_or(MeterReading::TooShort, |stat| self.meter.read(now, stat, shortest)) {
             MeterReading::TooShort => {}
             MeterReading::Restarted => self.members.iter_mut().for_each(DiskMember::rebase),
             MeterReading::Period(load) => {

@@ -1,5 +1,6 @@
 //! The cgroups of the machine as far as disks are concerned: which are governed, what they claim, how long they waited.
 
+use super::LifelineConstants;
 use crate::SERVICE_CGROUPS;
 use elbowroom_types::claim::Claim;
 use elbowroom_types::container::{ContainerEngine, claim_for, display_name};
@@ -8,9 +9,6 @@ use elbowroom_types::io::CgroupIo;
 use elbowroom_types::sample::CgroupProperties;
 use elbowroom_types::unit::{Bytes, Micros};
 use std::collections::BTreeMap;
-
-/// A container that waits for this part of the time without a reason is blocked.
-const BLOCKED_STALL: f64 = 0.3;
 
 /// All cgroups, by identity.
 #[derive(Debug, Default)]
@@ -44,13 +42,13 @@ pub(super) struct DiskContainer {
 
 impl DiskContainer {
     /// Whether it waited for I/O for much of the period, or the kernel does not count that.
-    pub(super) fn may_wait(&self) -> bool {
-        self.io_stall.is_none_or(|stalled| stalled > BLOCKED_STALL)
+    pub(super) fn may_wait(&self, k: &LifelineConstants) -> bool {
+        self.io_stall.is_none_or(|stalled| stalled > k.blocked)
     }
 
     /// Whether it waited for I/O that neither a disk nor a limit was busy with: for a lock that somebody else holds.
-    pub(super) fn is_blocked(&self) -> bool {
-        !self.at_limit && self.io_stall.is_some_and(|stalled| stalled - self.disk_time > BLOCKED_STALL)
+    pub(super) fn is_blocked(&self, k: &LifelineConstants) -> bool {
+        !self.at_limit && self.io_stall.is_some_and(|stalled| stalled - self.disk_time > k.blocked)
     }
 }
 

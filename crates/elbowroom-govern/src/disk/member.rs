@@ -10,10 +10,9 @@ use std::collections::VecDeque;
 
 /// A container's limits on a disk are written at most this often: once in a period of a second, however much that jitters.
 const MIN_WRITE_INTERVAL: Micros = Micros::millis(900);
-/// After the kernel refused a limit, it is tried again this much later; after somebody else wrote one, when the ten minutes that it
-/// is his are over for whoever found it so too, which was up to a tick later.
-const REFUSED_RETRY: Micros = Micros::secs(300);
-const FOREIGN_RETRY: Micros = Micros::secs(602);
+/// A limit that the kernel refused, or that somebody else wrote over, is tried again this much later: when the ten minutes that it is his are
+/// over for whoever found it so too, which was up to a tick later.
+const CEDED_RETRY: Micros = Micros::secs(602);
 
 /// A container's state on one disk.
 #[derive(Debug)]
@@ -128,9 +127,7 @@ impl DiskMember {
     pub(super) fn may_limit(&self, now: Micros) -> bool {
         match self.ceded {
             None => true,
-            Some((LimitWriteFailure::Refused, since)) => now.saturating_sub(since) >= REFUSED_RETRY,
-            Some((LimitWriteFailure::Foreign, since)) => now.saturating_sub(since) >= FOREIGN_RETRY,
-            Some((LimitWriteFailure::Gone, _)) => false,
+            Some((why, since)) => why != LimitWriteFailure::Gone && now.saturating_sub(since) >= CEDED_RETRY,
         }
     }
 
@@ -261,11 +258,11 @@ mod tests {
         assert_eq!(orders(&mut member, 607_999, &wish(2000)), None);
         assert_eq!(orders(&mut member, 608_000, &wish(2000)), Some(reads(2000)), "ten minutes are over");
         member.update_limits(&limits(IoMax::MAX, Some(LimitWriteFailure::Refused)), Micros::secs(610));
-        assert_eq!(orders(&mut member, 909_999, &wish(2000)), None);
-        assert_eq!(orders(&mut member, 910_000, &wish(2000)), Some(reads(2000)));
-        member.update_limits(&limits(IoMax::MAX, Some(LimitWriteFailure::Refused)), Micros::secs(911));
-        assert_eq!(orders(&mut member, 1_210_999, &wish(2000)), None, "as much later again");
-        assert_eq!(orders(&mut member, 1_211_000, &wish(2000)), Some(reads(2000)));
+        assert_eq!(orders(&mut member, 1_211_999, &wish(2000)), None);
+        assert_eq!(orders(&mut member, 1_212_000, &wish(2000)), Some(reads(2000)));
+        member.update_limits(&limits(IoMax::MAX, Some(LimitWriteFailure::Refused)), Micros::secs(1213));
+        assert_eq!(orders(&mut member, 1_814_999, &wish(2000)), None, "as much later again");
+        assert_eq!(orders(&mut member, 1_815_000, &wish(2000)), Some(reads(2000)));
     }
 
     #[test]

@@ -1,14 +1,10 @@
 //! What a disk does: its counters as rates, the length of its queue, how long requests take.
 
-use super::EARLY_PERIOD;
+use super::LifelineConstants;
 use super::flow::{Flow, IoCounters, OPS};
 use elbowroom_types::io::DiskStat;
 use elbowroom_types::unit::Micros;
 
-/// Periods shorter than this are added to the next: a few requests say nothing about a rate.
-pub(super) const MIN_PERIOD: Micros = Micros::millis(50);
-/// With fewer requests in an [`EARLY_PERIOD`], one more or less would look like a shortage: a tenth of a container's need.
-const MIN_EARLY_REQUESTS: f64 = 10.0;
 /// After a pause longer than this everything starts from where it is now: a mean over it would be true of no instant in it.
 pub(super) const MAX_PERIOD: Micros = Micros::secs(10);
 
@@ -42,9 +38,9 @@ impl DiskLoad {
         if operations > 0.0 { self.request_time(self.flow) * 1e6 / operations } else { 0.0 }
     }
 
-    /// Whether so many requests complete in an [`EARLY_PERIOD`] that it says something about rates.
-    pub(super) fn fills_early_period(&self) -> bool {
-        self.flow.operations() * EARLY_PERIOD.get() as f64 / 1e6 >= MIN_EARLY_REQUESTS
+    /// Whether so many requests complete in an early period that it says something about rates.
+    pub(super) fn fills_early_period(&self, k: &LifelineConstants) -> bool {
+        self.flow.operations() * k.early_period.get() as f64 / 1e6 >= k.early_requests
     }
 
     /// The time that requests of such a flow take, one after the other, in seconds per second.
@@ -77,14 +73,14 @@ impl DiskMeter {
         self.last.is_some()
     }
 
-    /// Takes in a disk's counters.
-    pub(super) fn read(&mut self, now: Micros, stat: &DiskStat) -> MeterReading {
+    /// Takes in a disk's counters. A period that is shorter than `shortest` is added to the next: a few requests say nothing about a rate.
+    pub(super) fn read(&mut self, now: Micros, stat: &DiskStat, shortest: Micros) -> MeterReading {
         let Some((then, before)) = self.last else {
             self.last = Some((now, *stat));
             return MeterReading::Restarted;
         };
         let elapsed = now.saturating_sub(then);
-        if now >= then && elapsed < MIN_PERIOD {
+        if now >= then && elapsed < shortest {
             return MeterReading::TooShort;
         }
         self.last = Some((now, *stat));
@@ -123,6 +119,8 @@ mod tests {
     use super::*;
     use elbowroom_types::unit::Bytes;
 
+    const SHORTEST: Micros = Micros::millis(50);
+
     fn stat(rios: u64, ms: u64) -> DiskStat {
         DiskStat {
             rios,
@@ -136,8 +134,8 @@ mod tests {
     #[test]
     fn rates_are_over_the_time_that_really_passed() {
         let mut meter = DiskMeter::default();
-        assert_eq!(meter.read(Micros::secs(1), &stat(0, 0)), MeterReading::Restarted);
-        let MeterReading::Period(load) = meter.read(Micros::secs(5), &stat(400, 2000)) else {
+        assert_eq!(meter.read(Micros::secs(1), &stat(0, 0), SHORTEST), MeterReading::Restarted);
+        let MeterReading::Period(load) = meter.read(Micros::secs(5), &stat(400, 2000), SHORTEST) else {
             panic!("no period")
         };
         assert_eq!((load.flow.0[2], load.flow.0[0]), (100.0, 409_600.0));
@@ -148,12 +146,12 @@ mod tests {
     #[test]
     fn times_that_are_counted_from_zero_again_go_on_and_those_of_another_disk_do_not() {
         let mut meter = DiskMeter::default();
-        meter.read(Micros::secs(1), &stat(1_000, (1 << 32) - 500));
-        let MeterReading::Period(load) = meter.read(Micros::secs(2), &stat(1_100, 1_500)) else {
+        meter.read(Micros::secs(1), &stat(1_000, (1 << 32) - 500), SHORTEST);
+        let MeterReading::Period(load) = meter.read(Micros::secs(2), &stat(1_100, 1_500), SHORTEST) else {
             panic!("no period")
         };
         assert_eq!((load.queue, load.wait), (2.0, [Some(20_000.0), None]));
-        let MeterReading::Period(load) = meter.read(Micros::secs(3), &stat(50, 100)) else {
+        let MeterReading::Period(load) = meter.read(Micros::secs(3), &stat(50, 100), SHORTEST) else {
             panic!("no period")
         };
         assert_eq!((load.queue, load.flow.0[2]), (0.0, 0.0));
@@ -163,8 +161,8 @@ mod tests {
     fn pauses_short_periods_and_clocks_that_go_backwards_are_no_periods() {
         let check = |at: Micros, expect: MeterReading| {
             let mut meter = DiskMeter::default();
-            meter.read(Micros::secs(20), &stat(10, 10));
-            assert_eq!(meter.read(at, &stat(20, 20)), expect, "{at}");
+            meter.read(Micros::secs(20), &stat(10, 10), SHORTEST);
+            assert_eq!(meter.read(at, &stat(20, 20), SHORTEST), expect, "{at}");
         };
         check(Micros::secs(20), MeterReading::TooShort);
         check(Micros::millis(20_049), MeterReading::TooShort);
@@ -176,9 +174,9 @@ mod tests {
     fn a_disk_that_completes_nothing_has_what_is_under_way() {
         let under_way = |before, now| {
             let mut meter = DiskMeter::default();
-            meter.read(Micros::secs(1), &DiskStat { in_flight: before, ..stat(9, 9) });
+            meter.read(Micros::secs(1), &DiskStat { in_flight: before, ..stat(9, 9) }, SHORTEST);
             let MeterReading::Period(load) =
-                meter.read(Micros::secs(2), &DiskStat { in_flight: now, ..stat(9, 9) })
+                meter.read(Micros::secs(2), &DiskStat { in_flight: now, ..stat(9, 9) }, SHORTEST)
             else {
                 panic!("no period")
             };
@@ -192,9 +190,9 @@ mod tests {
     #[test]
     fn what_is_counted_in_a_short_period_counts_for_the_next() {
         let mut meter = DiskMeter::default();
-        meter.read(Micros::secs(1), &stat(0, 0));
-        meter.read(Micros::millis(1010), &stat(50, 0));
-        let MeterReading::Period(load) = meter.read(Micros::secs(2), &stat(100, 0)) else {
+        meter.read(Micros::secs(1), &stat(0, 0), SHORTEST);
+        meter.read(Micros::millis(1010), &stat(50, 0), SHORTEST);
+        let MeterReading::Period(load) = meter.read(Micros::secs(2), &stat(100, 0), SHORTEST) else {
             panic!("no period")
         };
         assert_eq!(load.flow.0[2], 100.0);

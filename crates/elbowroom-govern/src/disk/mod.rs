@@ -23,12 +23,6 @@ use serde::{Deserialize, Serialize};
 /// How many decisions are remembered per container and disk.
 pub(crate) const DECISION_HISTORY: usize = 20;
 
-/// How often the disks' own counters are glanced at while several containers use one ([`DiskGovernor::glance`]).
-pub const GLANCE_INTERVAL: Micros = Micros::millis(100);
-/// A disk that has just become slow is measured again after this, with the containers on it: a burst that began within
-/// [`GLANCE_INTERVAL`] before a glance is then answered within 300 ms, and flash has served hundreds of requests.
-pub const EARLY_PERIOD: Micros = Micros::millis(150);
-
 /// Something to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -83,7 +77,7 @@ pub struct DiskView {
     pub queue: f64,
     /// Mean time a request took.
     pub wait: Micros,
-    /// What that is on a quiet day: the 10th percentile of [`Self::wait`] over the last ten minutes.
+    /// What that is on a quiet day: the 10th percentile of [`Self::wait`] over about the last ten minutes.
     pub base_wait: Micros,
     /// Lifelines and reservations together, in parts of its capacity.
     pub promised: f64,

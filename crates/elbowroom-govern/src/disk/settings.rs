@@ -96,6 +96,6 @@ pub struct LifelineSettings {
 
 impl Default for LifelineSettings {
     fn default() -> Self {
-        Self { elasticity: Percent::whole(20), constants: LifelineConstants::default() }
+        Self { elasticity: Percent::whole(20), constants: LifelineConstants::DEFAULT }
     }
 }

@@ -1,7 +1,7 @@
 //! A disk of a given speed that serves who has most requests under way, and containers on it that obey caps: just enough to
 //! close the loop around a policy.
 
-use elbowroom_govern::disk::{Cap, DiskGovernor, DiskOrder, DiskSettings, EARLY_PERIOD};
+use elbowroom_govern::disk::{Cap, DiskGovernor, DiskOrder, DiskSettings};
 use elbowroom_types::claim::Claim;
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::id::{CgroupId, DeviceNumber};
@@ -131,7 +131,11 @@ impl Toy {
         let ends = self.now.saturating_add(self.period);
         while self.now < ends {
             let left = ends.saturating_sub(self.now);
-            self.serve(if self.disks.needs_early_sample() { left.min(EARLY_PERIOD) } else { left });
+            self.serve(if self.disks.needs_early_sample() {
+                left.min(self.disks.early_period())
+            } else {
+                left
+            });
             self.look();
         }
     }

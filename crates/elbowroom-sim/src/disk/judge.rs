@@ -12,9 +12,7 @@
 
 use super::scenario::{Burst, DiskScenario};
 use super::world::{ContainerIoTruth, DiskSimulator, DiskTruth};
-use elbowroom_govern::disk::{
-    DiskGovernor, DiskOrder, DiskPolicy, DiskSettings, EARLY_PERIOD, GLANCE_INTERVAL,
-};
+use elbowroom_govern::disk::{DiskGovernor, DiskOrder, DiskPolicy, DiskSettings};
 use elbowroom_types::alert::AlertKind;
 use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::Micros;
@@ -90,14 +88,15 @@ pub fn play_with(
 ) {
     let mut world = DiskSimulator::new(scenario, seed);
     let mut governor = settings.map(|settings| DiskGovernor::new(settings, scenario.claims()));
-    let (mut measure_at, mut glance_at) = (scenario.period, GLANCE_INTERVAL);
+    let early_period = governor.as_ref().map_or(scenario.period, DiskGovernor::early_period);
+    let (mut measure_at, mut glance_at) = (scenario.period, early_period);
     while let Some(begun) = world.begin_period() {
         let mut told = tell(&mut governor, &mut world, begun);
         while let Some(answers) = world.run_slice() {
             told.extend(tell(&mut governor, &mut world, answers));
             let now = world.now();
             if now >= glance_at {
-                glance_at = now.saturating_add(GLANCE_INTERVAL);
+                glance_at = now.saturating_add(early_period);
                 let alarm = governor.as_mut().and_then(|disks| disks.glance(now, &world.disk_stats()));
                 measure_at = alarm.map_or(measure_at, |at| at.min(measure_at));
             }
@@ -105,7 +104,7 @@ pub fn play_with(
                 let measured = world.measure();
                 told.extend(tell(&mut governor, &mut world, measured));
                 let early = governor.as_ref().is_some_and(DiskGovernor::needs_early_sample);
-                measure_at = now.saturating_add(if early { EARLY_PERIOD } else { scenario.period });
+                measure_at = now.saturating_add(if early { early_period } else { scenario.period });
             }
         }
         let (events, orders): (Vec<HostEvent>, Vec<Vec<DiskOrder>>) = told.into_iter().unzip();

@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn it_follows_more_at_once_and_less_only_where_the_disk_is_at_its_end() {
-        let k = LifelineConstants::default();
+        let k = LifelineConstants::DEFAULT;
         let mut capacity = Capacity::from_load(&load(1000.0), 32768.0).unwrap();
         let reads = |capacity: &Capacity| capacity.max_rates().riops.value().unwrap();
         assert_eq!(reads(&capacity), 1000);

@@ -38,7 +38,6 @@ mod tell;
 pub use constants::LifelineConstants;
 pub(super) use rule::tick;
 
-use super::EARLY_PERIOD;
 use super::flow::Flow;
 use super::meter::DiskLoad;
 use base_latency::BaseLatency;
@@ -49,38 +48,38 @@ use elbowroom_types::unit::Micros;
 /// What is known of one disk.
 #[derive(Debug)]
 pub(super) struct DeviceModel {
+    k: LifelineConstants,
     base_latency: BaseLatency,
     capacity: Option<Capacity>,
     /// Since when it is slow.
     slow_since: Option<Micros>,
     last_harm: Option<Micros>,
-    last_cut: Option<Micros>,
-    /// For how many seconds limits of ours have held up a container that has none.
+    /// For how many seconds limits of ours have held up a container that has none, and when that was last too long.
     blocked_seconds: f64,
-    hands_off_until: Option<Micros>,
+    last_brake: Option<Micros>,
     /// What the disk does in no container's name, per second.
     unattributed: Flow,
     /// Another measurement may show a shortage that this one only hints at.
     wants_sample: bool,
-    /// When a glance last found that the disk had become slow.
-    alarm: Option<Micros>,
+    /// Since the last measurement a glance found that the disk had become slow.
+    alarm: bool,
 }
 
 impl DeviceModel {
     /// Nothing known, or only what was learned before.
-    pub(super) fn new(disk: &DiskProperties, remembered: Option<IoMax>) -> Self {
-        let operation = LifelineConstants::default().operation_bytes[usize::from(disk.rotational)];
+    pub(super) fn new(disk: &DiskProperties, remembered: Option<IoMax>, k: LifelineConstants) -> Self {
+        let operation = k.operation_bytes[usize::from(disk.rotational)];
         Self {
-            base_latency: BaseLatency::new(disk.rotational),
+            k,
+            base_latency: BaseLatency::new(disk.rotational, k),
             capacity: remembered.and_then(|rates| Capacity::from_remembered(rates, operation)),
             slow_since: None,
             last_harm: None,
-            last_cut: None,
             blocked_seconds: 0.0,
-            hands_off_until: None,
+            last_brake: None,
             unattributed: Flow::ZERO,
             wants_sample: false,
-            alarm: None,
+            alarm: false,
         }
     }
 
@@ -94,15 +93,11 @@ impl DeviceModel {
     }
 
     /// Whether the disk became slow since the last glance, of which this is the load. No decision depends on it, only when the next
-    /// measurement is made. One that is known to be slow, or that raised an alarm within two short periods, raises none.
-    pub(super) fn becomes_slow(&mut self, load: &DiskLoad, k: &LifelineConstants) -> bool {
-        let two = EARLY_PERIOD.saturating_add(EARLY_PERIOD);
-        let lately = self.alarm.is_some_and(|then| load.now.saturating_sub(then) < two);
-        let slow = self.base_latency.latency_ratio(load).is_some_and(|ratio| ratio > k.slow);
-        let alarm = slow && !lately && self.slow_since.is_none() && load.fills_early_period();
-        if alarm {
-            self.alarm = Some(load.now);
-        }
+    /// measurement is made. One that is known to be slow raises no alarm.
+    pub(super) fn becomes_slow(&mut self, load: &DiskLoad) -> bool {
+        let slow = self.base_latency.latency_ratio(load).is_some_and(|ratio| ratio > self.k.slow);
+        let alarm = slow && self.slow_since.is_none() && load.fills_early_period(&self.k);
+        self.alarm |= alarm;
         alarm
     }
 
@@ -133,6 +128,6 @@ pub(super) struct DiskDemand {
 impl DiskDemand {
     /// Whether no limit holds it: for ten seconds it has done more than one allows.
     pub(super) fn is_escaping(&self) -> bool {
-        self.escaping_seconds >= LifelineConstants::default().rise_seconds
+        self.escaping_seconds >= LifelineConstants::DEFAULT.rise_seconds
     }
 }

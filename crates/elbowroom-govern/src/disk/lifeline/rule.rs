@@ -4,7 +4,7 @@ use super::super::flow::{Flow, OPS};
 use super::super::governor::GovernedDisk;
 use super::super::groups::Groups;
 use super::super::member::{DesiredLimit, DiskMember};
-use super::super::{DiskOrder, DiskState, EARLY_PERIOD, LifelineSettings, explain};
+use super::super::{DiskOrder, DiskState, LifelineSettings, explain};
 use super::capacity::Capacity;
 use super::constants::LifelineConstants;
 use super::{DeviceModel, tell};
@@ -54,8 +54,12 @@ impl Period {
     }
 
     pub(super) fn is_within(&self, then: Option<Micros>, seconds: f64) -> bool {
-        then.is_some_and(|then| self.now.saturating_sub(then).get() as f64 / 1e6 < seconds)
+        then.is_some_and(|then| seconds_since(then, self.now) < seconds)
     }
+}
+
+fn seconds_since(then: Micros, now: Micros) -> f64 {
+    now.saturating_sub(then).get() as f64 / 1e6
 }
 
 /// Takes in a period of a disk and of the containers on it, and gives orders.
@@ -80,8 +84,8 @@ pub(in super::super) fn tick(
     let by_weight = device.disk.weights.is_some();
     for (member, standing) in device.members.iter_mut().zip(&standings) {
         if missing > 0.0 {
-            if harm && period.unmixed && !by_weight && cut(member, standing, missing / excess, &period) {
-                device.model.last_cut = Some(period.now);
+            if harm && period.unmixed && !by_weight {
+                cut(member, standing, missing / excess, &period);
             }
         } else {
             grow(member, standing, &period);
@@ -113,19 +117,20 @@ pub(in super::super) fn tick(
 /// What the disk says.
 fn measure(device: &mut GovernedDisk, settings: &LifelineSettings) -> Period {
     let GovernedDisk { load, model, disk, members, .. } = device;
-    let k = settings.constants;
+    let k = model.k;
     let operation = k.operation_bytes[usize::from(disk.rotational)];
     let ratio = model.base_latency.latency_ratio(load);
     let slow = ratio.is_some_and(|ratio| ratio > k.slow);
-    model.base_latency.learn(load, slow);
+    let normally = model.slow_since.is_none_or(|since| seconds_since(since, load.now) < k.busy_seconds);
+    model.base_latency.learn(load, slow && normally);
     let saturated = ratio.is_some_and(|ratio| ratio > k.slow * k.slow) && load.busy >= 1.0 - k.tolerance;
     match &mut model.capacity {
         Some(capacity) => capacity.learn(load, slow, saturated, &k),
         None if saturated => model.capacity = Capacity::from_load(load, operation),
         None => {}
     }
-    let short = load.seconds < 2.0 * EARLY_PERIOD.get() as f64 / 1e6;
-    let unmixed = model.slow_since.is_some() || short || !load.fills_early_period();
+    let short = load.seconds < 2.0 * k.early_period.get() as f64 / 1e6;
+    let unmixed = model.slow_since.is_some() || short || !load.fills_early_period(&k);
     model.slow_since = slow.then(|| model.slow_since.unwrap_or(load.now));
     let theirs = members.iter().fold(Flow::ZERO, |sum, member| sum.plus(member.flow));
     let track = LifelineConstants::part(load.seconds, k.rise_seconds);
@@ -155,16 +160,15 @@ fn stand(device: &GovernedDisk, groups: &Groups, period: &Period) -> Vec<Standin
     let k = &period.k;
     let members = &device.members;
     let flow_of = |member: &DiskMember| period.cost(member.flow);
-    let active = members.iter().filter(|member| flow_of(member) > 0.01 * period.total).count().max(1);
-    let lowest = members.iter().filter(|m| flow_of(m) > k.tolerance * period.total);
-    let lowest = lowest.map(|member| claim(member, groups).tier).min();
+    let active = || members.iter().filter(|member| flow_of(member) > 0.0);
+    let (count, lowest) = (active().count(), active().map(|member| claim(member, groups).tier).min());
     let stand = |member: &DiskMember| {
         let (claim, flow) = (claim(member, groups), flow_of(member));
-        let waits = groups.get(member.group).is_none_or(super::super::groups::DiskContainer::may_wait);
+        let waits = groups.get(member.group).is_none_or(|known| known.may_wait(k));
         let reserved = reservation(member, &claim, period);
         let mut need = period.cost(member.demand.lifeline).max(reserved);
         if member.demand.seen_seconds < k.settle_seconds && flow > 0.0 && waits {
-            need = need.max(period.total / active as f64);
+            need = need.max(period.total / count as f64);
         }
         let asks = device.load.request_time(member.flow) >= k.in_flight;
         let mut short = if asks && flow < (1.0 - k.tolerance) * need { need - flow } else { 0.0 };
@@ -223,7 +227,7 @@ fn learn_lifelines(device: &mut GovernedDisk, groups: &Groups, period: &Period) 
     let limiting = device.members.iter().any(|member| member.agent_max != IoMax::MAX);
     for member in &mut device.members {
         let held = member.is_at_limit(member.agent_max) || member.is_at_limit(member.user_max);
-        let blocked = groups.get(member.group).is_some_and(|known| known.is_blocked()) && limiting;
+        let blocked = groups.get(member.group).is_some_and(|known| known.is_blocked(k)) && limiting;
         let (flow, demand) = (member.flow, &mut member.demand);
         if flow.operations() > 0.0 {
             let part = LifelineConstants::part(period.seconds, k.settle_seconds);
@@ -235,7 +239,7 @@ fn learn_lifelines(device: &mut GovernedDisk, groups: &Groups, period: &Period) 
         }
         let first = demand.seen_seconds == 0.0;
         let follow = |lifeline: f64, x: f64| {
-            let constant = if x > lifeline { k.rise_seconds } else { k.fall_seconds };
+            let constant = if x > lifeline { k.rise_seconds } else { k.keep_seconds };
             let part = if first { 1.0 } else { LifelineConstants::part(period.seconds, constant) };
             lifeline + part * (x - lifeline)
         };
@@ -244,17 +248,16 @@ fn learn_lifelines(device: &mut GovernedDisk, groups: &Groups, period: &Period) 
     }
 }
 
-/// Takes its part of what others miss from a container; whether it did.
-fn cut(member: &mut DiskMember, standing: &Standing, part: f64, period: &Period) -> bool {
+/// Takes its part of what others miss from a container, and `P` more: disks that are less full answer sooner.
+fn cut(member: &mut DiskMember, standing: &Standing, part: f64, period: &Period) {
     let demand = &mut member.demand;
     if standing.excess <= 0.0 || period.is_within(demand.cut_at, period.k.settle_seconds) {
-        return false;
+        return;
     }
     let least = 2.0 * period.k.growth * standing.flow;
-    let cut = (period.k.gain * part * standing.excess).max(least).min(standing.excess);
+    let cut = ((1.0 + period.elasticity) * part * standing.excess).max(least).min(standing.excess);
     (demand.cap, demand.harm_point, demand.cut_at) =
         (Some(standing.flow - cut), standing.flow, Some(period.now));
-    true
 }
 
 /// Gives a container that takes all it may more, while none is short.
@@ -264,12 +267,8 @@ fn grow(member: &mut DiskMember, standing: &Standing, period: &Period) {
     let demand = &mut member.demand;
     let Some(cap) = demand.cap.map(|cap| cap.max(period.cost(demand.lifeline))) else { return };
     demand.cap = Some(cap);
-    if period.saturated {
-        return;
-    }
-    if (!at_limit && standing.flow < (1.0 - k.tolerance) * cap)
-        || period.is_within(demand.cut_at, k.settle_seconds)
-    {
+    let reached = at_limit || standing.flow >= (1.0 - k.tolerance) * cap;
+    if period.saturated || !reached || period.is_within(demand.cut_at, k.settle_seconds) {
         return;
     }
     let near = (1.0 - k.tolerance) * demand.harm_point;
@@ -291,24 +290,21 @@ fn brake(device: &mut GovernedDisk, groups: &Groups, standings: &[Standing], per
         && both.any(|(member, standing)| {
             let known = groups.get(member.group);
             standing.flow < (1.0 - period.elasticity) * standing.need
-                && known.is_some_and(|known| known.is_blocked())
+                && known.is_some_and(|known| known.is_blocked(&period.k))
         });
     model.blocked_seconds = if blocked { model.blocked_seconds + period.seconds } else { 0.0 };
     if model.blocked_seconds >= period.k.settle_seconds {
-        let keep = Micros((period.k.keep_seconds * 1e6) as u64);
-        model.hands_off_until = Some(period.now.saturating_add(keep));
+        model.last_brake = Some(period.now);
     }
-    model.hands_off_until = model.hands_off_until.filter(|until| period.now < *until);
-    model.hands_off_until.is_some()
+    period.is_within(model.last_brake, period.k.keep_seconds)
 }
 
 /// A disk that became slow in the middle of a period shows in the next, short one which containers that hurts.
 fn wonder(device: &mut GovernedDisk, done: bool, period: &Period) {
-    let DeviceModel { slow_since, alarm, wants_sample, .. } = &mut device.model;
+    let DeviceModel { k, slow_since, alarm, wants_sample, .. } = &mut device.model;
     let using = device.members.iter().filter(|member| member.flow.operations() > 0.0).count();
-    let slow =
-        period.is_within(*slow_since, period.k.settle_seconds) || period.is_within(*alarm, period.seconds);
-    *wants_sample = !done && using >= 2 && slow && device.load.fills_early_period();
+    let slow = std::mem::take(alarm) || period.is_within(*slow_since, k.settle_seconds);
+    *wants_sample = !done && using >= 2 && slow && device.load.fills_early_period(k);
 }
 
 /// Limits as they should be now.
@@ -326,7 +322,7 @@ fn order(
     for ((member, standing), weight) in device.members.iter_mut().zip(standings).zip(weights) {
         let max = member.demand.cap.map_or(IoMax::MAX, |cap| limits(cap, member.demand.mix, period));
         let share = member.demand.cap.zip(whole).map(|(cap, byte)| cap * byte);
-        let wish = DesiredLimit { share, max, weight, hysteresis: 0.2 * period.k.tolerance };
+        let wish = DesiredLimit { share, max, weight, hysteresis: period.k.growth };
         let cap = member.demand.cap;
         let because = || words.because(standing, cap, weight);
         orders.extend(member.make_order(number, period.now, &wish, because).map(DiskOrder::Cap));
@@ -356,7 +352,7 @@ fn weights(device: &GovernedDisk, groups: &Groups, period: &Period) -> Vec<Optio
         let known = groups.get(member.group).filter(|known| known.exempt_reason.is_none())?;
         let claim = &known.claim;
         let owed = member.demand.lifeline.zip(Flow::from_reservation(claim.disk), f64::max);
-        let need = capacity.map_or(1.0, |capacity| capacity.share(owed) + 0.2 * period.k.tolerance);
+        let need = capacity.map_or(1.0, |capacity| capacity.share(owed) + period.k.growth);
         let uses = device.disk.weights.is_some()
             && device.exempt_reason.is_none()
             && member.demand.mix != Flow::ZERO;
