@@ -50,6 +50,7 @@ impl PolicyLoop {
             }
             return;
         };
+        self.restart_times(id, now);
         let container = self.views.group(id).and_then(|group| group.container.as_ref());
         let engine = container.map(|container| container.engine);
         // Who asks by hand knows better.
@@ -201,6 +202,7 @@ impl PolicyLoop {
         // A mount that kept a detach from being done has ended after all.
         let overdue = matches!(outcome, MountOutcome::Attached { .. })
             && resident.attach == AttachState::Disabled(DETACH_FAILED);
+        resident.is_unread &= matches!(outcome, MountOutcome::NotReady(_) | MountOutcome::Refused(_));
         resident.attach = resident.attach.after_job(outcome, timer::now());
         if resident.attach == AttachState::Disabled(DETACHED) {
             resident.retire_page();

@@ -155,7 +155,9 @@ impl PolicyLoop {
                         page: Some(self.page_path(id)),
                         pressure_dir: self.pressure_dir(),
                     };
+                    self.restart_times(id, now);
                     if let Some(resident) = self.containers.get_mut(&id) {
+                        resident.is_unread = false;
                         resident.attach =
                             resident.attach.mounted_by_caller(now.saturating_add(MOUNT_CHECK_DELAY));
                     }

@@ -106,6 +106,8 @@ pub(super) struct ManagedContainer {
     /// The same numbers for programs that map them.
     page: Option<ViewPage>,
     pub(super) facts: ContainerSnapshot,
+    /// Whether nobody can have read its view yet.
+    pub(super) is_unread: bool,
     /// By CPU number.
     pub(super) times: Vec<CpuTimes>,
     pub(super) attach: AttachState,
@@ -151,6 +153,7 @@ impl ManagedContainer {
             page,
             slot,
             times,
+            is_unread: facts.taken == Micros::ZERO,
             attach,
             found_process: None,
             told_failure: String::new(),

@@ -201,6 +201,18 @@ impl PolicyLoop {
         }
     }
 
+    /// Has times begin anew, with the CPUs that are online by now, while nobody can have read them: a container's settings come after its
+    /// cgroup, and until then it has all CPUs.
+    pub(super) fn restart_times(&mut self, id: CgroupId, now: Micros) {
+        let Some(resident) = self.containers.get_mut(&id).filter(|resident| resident.is_unread) else {
+            return;
+        };
+        resident.times.fill(CpuTimes::default());
+        let facts = &mut resident.facts;
+        (facts.taken, facts.cpu_user, facts.cpu_system) = (Micros::ZERO, Micros::ZERO, Micros::ZERO);
+        self.refresh(id, now);
+    }
+
     fn refresh(&mut self, id: CgroupId, now: Micros) {
         let Some(resident) = self.containers.get_mut(&id) else { return };
         let hot = resident.hot_until > now;
