@@ -280,6 +280,20 @@ fn a_higher_tier_comes_first() {
 }
 
 #[test]
+fn a_trickle_of_a_lower_tier_keeps_nobody_from_being_cut() {
+    let claimed = |tier, wants, depth| {
+        let mut tenant = Tenant::new(wants, depth);
+        tenant.claim = Claim { tier, ..Claim::default() };
+        tenant
+    };
+    let mut toy = toy(SPEED, vec![claimed(1, 0.3, 4.0), claimed(1, 0.1, 64.0), claimed(0, 0.01, 1.0)]);
+    toy.run(40);
+    toy.tenants[1].wants = 2.0;
+    toy.run(10);
+    assert!(toy.caps().any(|cap| cap.group == id(1)) && toy.got[0] > 0.28, "{:?}", toy.got);
+}
+
+#[test]
 fn a_latency_container_is_never_cut_and_its_neighbour_is() {
     let mut careful = Tenant::new(0.1, 1.0);
     careful.claim.class = ServiceClass::Latency;

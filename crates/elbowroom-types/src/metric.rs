@@ -85,7 +85,7 @@ table! {
 
     NODE_CPUS = Gauge "elbowroom_node_cpus" "" &[], "Online CPUs.";
     NODE_CPUS_USED = Gauge "elbowroom_node_cpus_used" "" &[], "CPUs used over the last second.";
-    NODE_MEMORY = Gauge "elbowroom_node_memory_bytes" "bytes" &["part"], "The machine's memory: total, used, reserved, and lendable, which no container uses or can call back.";
+    NODE_MEMORY = Gauge "elbowroom_node_memory_bytes" "bytes" &["part"], "The machine's memory: total; used, without page cache that can be reclaimed; reserved; and lendable, which no container uses or can call back.";
     NODE_SHORT = Gauge "elbowroom_node_memory_short" "" &[], "1 while containers compete for memory, else 0.";
     CPU_EFFECTIVE = Gauge "elbowroom_cpu_effective" "" CONTAINER, "CPUs the container sees.";
     CPU_LOWER = Gauge "elbowroom_cpu_lower" "" CONTAINER, "CPUs it sees at least: its fair share.";

@@ -37,14 +37,18 @@ impl PolicyLoop {
 
     /// Looks at one container's counter, and judges it anew where it grew.
     fn read_kills(&mut self, id: CgroupId, now: Micros) {
-        let limit = self.memory_limit(id);
-        if self.verdicts.read_kills(id, now, limit) {
+        let (limit, process) = (self.memory_limit(id), self.known_process(id));
+        if self.verdicts.read_kills(id, now, limit, process) {
             self.judge_kills(id, now);
         }
     }
 
     fn memory_limit(&self, id: CgroupId) -> Limit<Bytes> {
         self.views.group(id).and_then(|group| group.limits.memory_max).unwrap_or(Limit::Max)
+    }
+
+    fn known_process(&self, id: CgroupId) -> Option<u32> {
+        self.containers.get(&id).and_then(|resident| resident.found_process).map(|(pid, _)| pid)
     }
 
     /// Judges a container in which there were kills.
@@ -112,9 +116,7 @@ impl PolicyLoop {
     /// Keeps what was known of a container that ends. Called while views still know it.
     pub(super) fn remember_end(&mut self, id: CgroupId, now: Micros) {
         self.read_kills(id, now);
-        let limit = self.memory_limit(id);
-        let process =
-            self.containers.get(&id).and_then(|resident| resident.found_process).map(|(pid, _)| pid);
+        let (limit, process) = (self.memory_limit(id), self.known_process(id));
         if self.verdicts.read_logged_kills(id, now, limit, process) {
             self.judge_kills(id, now);
         }

@@ -173,9 +173,11 @@ impl PolicyLoop {
         self.publisher.remove(slot);
     }
 
-    /// Where the kernel tells of cgroups and of kills.
+    /// Where the kernel tells of cgroups and, while kills are not looked for in every tick, of those: who is killed in without a pause
+    /// has counters read no more often than that.
     pub(super) fn kernel_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        std::iter::once(self.sensor.fd()).chain(self.verdicts.fd())
+        let is_looking = self.verdicts.is_looking(timer::now());
+        std::iter::once(self.sensor.fd()).chain(self.verdicts.fd().filter(|_| !is_looking))
     }
 
     /// Handles what the kernel told of cgroups that came, went or changed.

@@ -210,6 +210,7 @@ impl PolicyLoop {
         resident.times.fill(CpuTimes::default());
         let facts = &mut resident.facts;
         (facts.taken, facts.cpu_user, facts.cpu_system) = (Micros::ZERO, Micros::ZERO, Micros::ZERO);
+        resident.refreshed = Micros::ZERO;
         self.refresh(id, now);
     }
 

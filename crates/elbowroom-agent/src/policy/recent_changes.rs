@@ -91,10 +91,15 @@ impl RecentChanges {
 }
 
 impl PolicyLoop {
-    /// Identifier of the outermost container around a container, or its own; empty where it has no name either.
+    /// Identifier of the outermost container around a container, or its own; also of one that just appeared.
     pub(super) fn tenant_id(&self, id: CgroupId) -> Arc<str> {
-        let named = || self.disk.container_name(id).map(|named| named.id.as_str().into());
-        self.containers.get(&id).map(|resident| resident.tenant.clone()).or_else(named).unwrap_or_default()
+        if let Some(resident) = self.containers.get(&id) {
+            return resident.tenant.clone();
+        }
+        let container = |id| self.views.group(id)?.container.as_ref();
+        let own = container(id);
+        let outermost = own.filter(|own| own.is_nested()).and_then(|_| container(self.sensor.tenant_of(id)));
+        outermost.or(own).map_or_else(Arc::default, |container| container.id.as_str().into())
     }
 
     /// What changed in the last seconds.

@@ -30,8 +30,10 @@ const THROTTLE_WINDOW: u64 = 10;
 const SUSPECT_FOR: Micros = Micros::millis(150);
 /// How long after a container was seen first its memory cgroup may come: runtimes make one hierarchy after the other.
 const MADE_WITHIN: Micros = Micros::secs(5);
-/// Killed processes whose cgroup the kernel's log left out are remembered so many: within a second it leaves out no more.
-const MAX_KILLED: usize = 256;
+/// How long what the kernel's log says of a kill waits for the container's counter, or for its end.
+const LOGGED_FOR: Micros = Micros::secs(2);
+/// The most kills that wait so: the first go first.
+const MAX_LOGGED: usize = 256;
 /// What is worth an alert at once, and what only when it stays.
 const STEADY_FOR: Micros = Micros::secs(5);
 
@@ -46,8 +48,6 @@ struct WatchedContainer {
     kills: u64,
     /// Those of them that happened while it was watched.
     own_kills: u64,
-    /// As many as the kernel's log tells of, in that time.
-    logged_kills: u64,
     /// Until when its counter is looked at in every tick.
     suspect_until: Micros,
     /// Whether the kernel tells of kills in it, and until when that is asked for in every tick.
@@ -61,8 +61,8 @@ struct WatchedContainer {
 pub(super) struct VerdictWatch {
     oom: OomWatch,
     log: Option<KernelLog>,
-    /// Processes that the kernel's log lately said were killed, without their cgroups; the last one comes last.
-    killed: VecDeque<u32>,
+    /// What it said lately of kills that no counter has told of yet, the last one last.
+    logged: VecDeque<(Micros, LoggedKill)>,
     watched: BTreeMap<CgroupId, WatchedContainer>,
     kills: KillLog,
     pub(super) ended: EndedContainers,
@@ -83,7 +83,7 @@ impl VerdictWatch {
         Ok(Self {
             oom: OomWatch::new(layout),
             log: KernelLog::open(),
-            killed: VecDeque::new(),
+            logged: VecDeque::new(),
             watched: BTreeMap::new(),
             kills: KillLog::default(),
             ended: EndedContainers::default(),
@@ -112,7 +112,6 @@ impl VerdictWatch {
             path: group.path.clone(),
             kills: before,
             own_kills: 0,
-            logged_kills: 0,
             suspect_until: Micros::ZERO,
             is_notified: false,
             ask_until: now.saturating_add(MADE_WITHIN),
@@ -149,7 +148,7 @@ impl VerdictWatch {
     pub(super) fn take_notice(&mut self, now: Micros, every_second: bool) {
         let notice = self.oom.drain();
         if every_second {
-            self.take_log();
+            self.take_log(now);
         }
         self.looking_until = Micros::ZERO;
         for (id, watched) in &mut self.watched {
@@ -193,17 +192,26 @@ impl VerdictWatch {
         self.ended.expire(now);
     }
 
-    /// Looks at a container's counter: whether there were kills since it was last looked at.
-    pub(super) fn read_kills(&mut self, id: CgroupId, now: Micros, limit: Limit<Bytes>) -> bool {
+    /// Looks at a container's counter: whether there were kills since it was last looked at. `process`: one that was known to be in it.
+    pub(super) fn read_kills(
+        &mut self,
+        id: CgroupId,
+        now: Micros,
+        limit: Limit<Bytes>,
+        process: Option<u32>,
+    ) -> bool {
         let Some(watched) = self.watched.get_mut(&id) else { return false };
         let Some(OomCounter { kills, peak }) = self.oom.counter(&watched.path) else { return false };
         let count = kills.saturating_sub(watched.kills);
         watched.kills = kills;
+        if count > 0 {
+            self.take_log(now);
+            self.claim_logged(id, process, count);
+        }
         self.note_kills(id, &SeenKill { count, at: now, limit, peak })
     }
 
     /// Looks at the kernel's log for a container that ends: whether there were kills that its counter did not tell of in time.
-    /// `process`: one that was known to be in it.
     pub(super) fn read_logged_kills(
         &mut self,
         id: CgroupId,
@@ -211,13 +219,8 @@ impl VerdictWatch {
         limit: Limit<Bytes>,
         process: Option<u32>,
     ) -> bool {
-        self.take_log();
-        let Some(watched) = self.watched.get_mut(&id) else { return false };
-        if let Some(place) = self.killed.iter().position(|pid| Some(*pid) == process) {
-            self.killed.remove(place);
-            watched.logged_kills += 1;
-        }
-        let count = watched.logged_kills.saturating_sub(watched.own_kills);
+        self.take_log(now);
+        let count = self.claim_logged(id, process, u64::MAX);
         self.note_kills(id, &SeenKill { count, at: now, limit, peak: None })
     }
 
@@ -229,27 +232,27 @@ impl VerdictWatch {
     }
 
     /// Takes in what the kernel's log said since the last look.
-    fn take_log(&mut self) {
+    fn take_log(&mut self, now: Micros) {
         let kills = self.log.as_mut().map(KernelLog::drain_kills).unwrap_or_default();
-        kills.into_iter().for_each(|kill| self.count_logged(kill));
+        self.logged.extend(kills.into_iter().map(|kill| (now, kill)));
+        self.logged.drain(..self.logged.len().saturating_sub(MAX_LOGGED));
+        self.logged.retain(|(at, _)| now.saturating_sub(*at) < LOGGED_FOR);
     }
 
-    /// Counts a kill for the container in which it was, the innermost one; of two lives of one path the first, which ends now.
-    fn count_logged(&mut self, kill: LoggedKill) {
-        let Some(path) = kill.cgroup else {
-            self.killed.push_back(kill.pid);
-            if self.killed.len() > MAX_KILLED {
-                self.killed.pop_front();
-            }
-            return;
-        };
-        let is_in = |watched: &&mut WatchedContainer| {
-            path.strip_prefix(&watched.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        let watched = self.watched.values_mut().rev().filter(is_in).max_by_key(|watched| watched.path.len());
-        if let Some(watched) = watched {
-            watched.logged_kills += 1;
-        }
+    /// Takes at most so many logged kills as those of a container; how many.
+    fn claim_logged(&mut self, id: CgroupId, process: Option<u32>, most: u64) -> u64 {
+        let mut claimed = 0;
+        let watched = &self.watched;
+        self.logged.retain(|(_, kill)| {
+            let is_its = match &kill.cgroup {
+                Some(path) => innermost(watched, path) == Some(id),
+                None => process == Some(kill.pid),
+            };
+            let is_claimed = is_its && claimed < most;
+            claimed += u64::from(is_claimed);
+            !is_claimed
+        });
+        claimed
     }
 
     /// The part of the last seconds that its quota held it back, with what it has counted until this one.
@@ -306,6 +309,15 @@ impl VerdictWatch {
     }
 }
 
+/// The container in which a cgroup is, the innermost one; of two lives of one path the first, which ends now.
+fn innermost(watched: &BTreeMap<CgroupId, WatchedContainer>, path: &str) -> Option<CgroupId> {
+    let is_in = |(_, watched): &(&CgroupId, &WatchedContainer)| {
+        path.strip_prefix(&watched.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let containers = watched.iter().rev().filter(is_in);
+    containers.max_by_key(|(_, watched)| watched.path.len()).map(|(id, _)| *id)
+}
+
 fn subject(group: CgroupId, status: VerdictStatus) -> AlertSubject {
     AlertSubject {
         kind: AlertKind::Verdict,
@@ -351,18 +363,22 @@ mod tests {
         {
             add(&mut watch, id, path, id);
         }
-        let in_cgroup = |path: &str| LoggedKill { pid: 70, cgroup: Some(path.to_owned()) };
-        watch.count_logged(in_cgroup("/elbowroom-test-none/web/x"));
-        watch.count_logged(in_cgroup(inside));
-        watch.count_logged(in_cgroup("/elbowroom-test-none"));
-        (0..300).for_each(|pid| watch.count_logged(LoggedKill { pid, cgroup: None }));
-        let mut end = |id, pid| watch.read_logged_kills(CgroupId(id), Micros::secs(9), Limit::Max, pid);
+        let at = Micros::secs(9);
+        let logged = |pid, path: Option<&str>| (at, LoggedKill { pid, cgroup: path.map(str::to_owned) });
+        watch.logged = (0..300).map(|pid| logged(pid, None)).collect();
+        let in_cgroups = ["/elbowroom-test-none/web/x", inside, "/elbowroom-test-none"];
+        watch.logged.extend(in_cgroups.map(|path| logged(70, Some(path))));
+        let mut end = |id, pid| watch.read_logged_kills(CgroupId(id), at, Limit::Max, pid);
         assert!(end(1, None) && !end(1, None));
         assert!(end(2, Some(299)) && !end(2, Some(299)), "its cgroup was left out");
-        assert!(!end(2, Some(0)), "that was too long ago");
+        assert!(!end(2, Some(0)), "that was too many kills ago");
         assert!(end(3, None) && !end(4, None), "the first life of a path ends first");
         let kills = |id| watch.kills_of(CgroupId(id), Micros::secs(9)).map(|kills| kills.count);
         assert_eq!([kills(1), kills(2), kills(3)], [Some(1), Some(1), Some(1)]);
+        watch.logged = VecDeque::from([logged(5, None), logged(6, Some(inside))]);
+        assert_eq!(watch.claim_logged(CgroupId(3), None, 1), 1, "its counter told of it");
+        let later = at.saturating_add(LOGGED_FOR);
+        assert!(!watch.read_logged_kills(CgroupId(2), later, Limit::Max, Some(5)), "another process, by now");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! How long a request takes on a quiet day: `R0`, the 10th percentile of `await` over about the last ten minutes.
+//! How long a request takes on a quiet day: `R0`, near the 10th percentile of `await`, which rises by a factor e in ten minutes at most.
 
 use super::super::flow::OPS;
 use super::super::meter::DiskLoad;
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn it_forgets_in_ten_minutes() {
+    fn it_forgets() {
         let mut base = BaseLatency::new(false, LifelineConstants::DEFAULT);
         (0..600).for_each(|second| base.learn(&load(second, 100.0, 100.0), false));
         (600..2400).for_each(|second| base.learn(&load(second, 100.0, 800.0), false));

@@ -160,8 +160,10 @@ fn stand(device: &GovernedDisk, groups: &Groups, period: &Period) -> Vec<Standin
     let k = &period.k;
     let members = &device.members;
     let flow_of = |member: &DiskMember| period.cost(member.flow);
-    let active = || members.iter().filter(|member| flow_of(member) > 0.0);
-    let (count, lowest) = (active().count(), active().map(|member| claim(member, groups).tier).min());
+    let count = members.iter().filter(|member| flow_of(member) > 0.0).count().max(1);
+    // A trickle takes nothing from anybody.
+    let takes = members.iter().filter(|member| flow_of(member) > k.tolerance * period.total);
+    let lowest = takes.map(|member| claim(member, groups).tier).min();
     let stand = |member: &DiskMember| {
         let (claim, flow) = (claim(member, groups), flow_of(member));
         let waits = groups.get(member.group).is_none_or(|known| known.may_wait(k));
