@@ -134,6 +134,8 @@ pub fn resume() -> anyhow::Result<()> {
     if handover.acquire_role(AgentRole::Supervisor).is_err() {
         return Ok(());
     }
+    // The policy process may have started this one, and it ends the standby before it removes the last files.
+    outlast_container(&handover);
     let mut guard = LeaseGuard::new(handover.options.leases());
     guard.check();
     let capacity = open_slots(&handover)?.capacity() as u32;
@@ -150,14 +152,19 @@ pub fn stand_by() -> anyhow::Result<()> {
     let _ = rustix::thread::set_name(c"elbowroom-stand");
     let handover = Handover::inherit()?;
     handover.acquire_role(AgentRole::Standby)?;
+    outlast_container(&handover);
+    process::forget_start();
+    handover.watch_supervisor()
+}
+
+/// Leaves the cgroups of the agent's own container, if it has one: an engine ends all that is in them.
+fn outlast_container(handover: &Handover) {
     if handover.options.contained
         && let Err(error) = leave_cgroups()
     {
-        let because = "the standby cannot leave the container's cgroups";
+        let because = "the container's cgroups cannot be left";
         tracing::warn!(%error, because, "a container of the agent that is killed leaves views that fail");
     }
-    process::forget_start();
-    handover.watch_supervisor()
 }
 
 /// When memory runs out, the agent is to be killed after those it serves: a guard that dies first guards nothing. The processes
