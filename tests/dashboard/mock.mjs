@@ -291,7 +291,7 @@ function alerts({ state }, all) {
   const began = Date.now() - 754_000;
   return [
     { kind: "STARVED", disk: "259:0", group: 7, since: 1, until: null, since_unix_ms: began, disk_name: "nvme0n1", container: about(1), text: `${about(1).name} gets 8% of nvme0n1 and needs 22% (17.3 requests under way): give it a reservation or a weight, or move a container to another disk` },
-    { kind: "DEGRADED", disk: "259:0", group: null, since: 1, until: null, since_unix_ms: began - 3e5, disk_name: "nvme0n1", container: null, text: "nvme0n1 does 41% of what it did on most of the last 24 hours: look at its health, its cloud credits, and who else uses it" },
+    { kind: "DEGRADED", disk: "259:0", group: null, since: 1, until: null, since_unix_ms: began - 3e5, disk_name: "nvme0n1", container: null, text: "nvme0n1 does 41% of what it did on most of the last 24 hours: look at its health, its cloud credits, and what else uses it" },
     { kind: "VERDICT", topic: "killed", disk: null, group: 1, since: 1, until: null, since_unix_ms: began, disk_name: null, container: about(0), text: `${about(0).name}: OOM-killed 3 times in 5 min at its limit of 512MiB` },
     { kind: "FINDING", topic: "cache-stolen", disk: null, group: 3, since: 1, until: null, since_unix_ms: began, disk_name: null, container: about(1), text: "Its page cache was taken by its neighbours." },
     { kind: "FOREIGN_WRITER", disk: null, group: 9, since: 1, until: null, disk_name: null, container: about(2), text: `another program set the protection of ${about(2).name} that was the agent's: the agent leaves it alone for ten minutes` },

@@ -140,7 +140,7 @@ def test_a_reader_that_holds_its_file_up_costs_its_neighbours_nothing(agent, fas
         container.background("sh", "-c", words.format(PYTHON, KIT / "paging.py", reads[name]))
         for name, container in (("bad", bad), ("good", good))
     ]
-    eventually(lambda: "holds up who writes to it" in agent.log.read_text(), within=60, every=0.2)
+    eventually(lambda: "holds up its writer" in agent.log.read_text(), within=60, every=0.2)
     asked = lambda: logs["good"].read_text().count("asked")
     before = asked()
     eventually(lambda: asked() >= before + 3, within=60, every=0.2)

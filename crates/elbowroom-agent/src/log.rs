@@ -77,7 +77,8 @@ impl<W: Write + AsFd> Write for LogWriter<W> {
     fn write(&mut self, line: &[u8]) -> Result<usize> {
         if self.dropped > 0 {
             let begun = if self.truncated { "...\n" } else { "" };
-            let told = format!("{begun}{} lines of the log are missing: nobody read them\n", self.dropped);
+            let told =
+                format!("{begun}{} lines of the log are missing: no program read them\n", self.dropped);
             if self.write_chunks(told.as_bytes())? {
                 (self.dropped, self.truncated) = (0, false);
             }
@@ -119,7 +120,7 @@ mod tests {
         from.read_to_string(&mut rest).unwrap();
         assert_eq!(
             rest,
-            format!("{} lines of the log are missing: nobody read them\nagain\n", 1000 - written)
+            format!("{} lines of the log are missing: no program read them\nagain\n", 1000 - written)
         );
     }
 
@@ -135,7 +136,7 @@ mod tests {
         drop(lines);
         let mut rest = String::new();
         from.read_to_string(&mut rest).unwrap();
-        assert_eq!(rest, "...\n1 lines of the log are missing: nobody read them\nnext\n");
+        assert_eq!(rest, "...\n1 lines of the log are missing: no program read them\nnext\n");
     }
 
     #[test]

@@ -131,7 +131,7 @@ impl NodeObject {
                 Err(error) => return Err(error).context("changing the node's taints"),
             }
         }
-        bail!("the node's taints are changed by somebody else all the time")
+        bail!("another program changes the node's taints all the time")
     }
 
     async fn patch_conditions(&self, conditions: &[Value]) -> Result<()> {

@@ -67,8 +67,8 @@ pub(crate) async fn run(args: KubeArgs) -> Result<()> {
     let ended = tokio::select! {
         () = pods => bail!("the watch of pods ended"),
         () = spaces => bail!("the watch of namespaces ended"),
-        () = told => bail!("nobody tells the node any more"),
-        () = events => bail!("nobody sends events any more"),
+        () = told => bail!("conditions and taints of the node are not written any more"),
+        () = events => bail!("events are not sent any more"),
         ended = look.run_loop() => ended,
         _ = term.recv() => Ok(()),
         _ = int.recv() => Ok(()),

@@ -58,7 +58,7 @@ pub(crate) enum Verb {
     Detach(ContainerArgs),
     /// Write a CDI device for Docker, Podman and containerd.
     ///
-    /// The device is elbowroom.dev/view=on. A container that is given the device has its view before its first instruction. Without an agent it starts as ever.
+    /// The device is elbowroom.dev/view=on. A container that is given the device has its view before its first instruction. Without an agent the container starts as before.
     #[command(after_help = "Example:\n  elbowroom cdi\n  docker run --device elbowroom.dev/view=on ...")]
     Cdi(crate::verbs::engine_hooks::CdiArgs),
     /// Write an OCI hook for Podman and CRI-O.

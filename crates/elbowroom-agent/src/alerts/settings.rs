@@ -1,4 +1,4 @@
-//! `[alerts]` and `[[hooks]]` of the configuration: who is told of alerts, and how often.
+//! `[alerts]` and `[[hooks]]` of the configuration: where alerts go, and how often.
 
 use crate::http_client::shown_address;
 use anyhow::{Context, Result, bail, ensure};
@@ -48,7 +48,7 @@ impl AlertSettings {
         );
         ensure!(
             (1..=10_000).contains(&self.burst),
-            "alerts.burst: {} is not between 1 and 10000: an addressee who is never told is no addressee",
+            "alerts.burst: {} is not between 1 and 10000: with 0 an addressee would hear of no alert",
             self.burst
         );
         Ok(())

@@ -42,7 +42,7 @@ impl BearerToken {
         let text =
             bounded::file_text(path, bounded::SETTINGS_FILE).with_context(|| path.display().to_string())?;
         let mode = std::fs::metadata(path).with_context(|| path.display().to_string())?.mode();
-        ensure!(mode & 0o004 == 0, "{}: everybody can read it: chmod o= it", path.display());
+        ensure!(mode & 0o004 == 0, "{}: every user can read it: chmod o= it", path.display());
         let token = text.trim();
         ensure!(
             token.len() >= MIN_TOKEN_LEN && token.bytes().all(|b| b.is_ascii_graphic()),
@@ -239,7 +239,7 @@ mod tests {
             assert!(said.contains(expect), "{text:?}: {said}");
         };
         check("0123456789abcdef\n", 0o600, TOKEN);
-        check("0123456789abcdef\n", 0o644, "everybody can read it");
+        check("0123456789abcdef\n", 0o644, "every user can read it");
         check("short\n", 0o600, "at least 16");
         check("two lines, which is\none too many\n", 0o600, "one line");
         assert!(BearerToken::read(&dir.path().join("none")).is_err());

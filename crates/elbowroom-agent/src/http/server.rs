@@ -134,7 +134,7 @@ fn tcp_endpoint(settings: &ApiSettings) -> Result<Option<TcpEndpoint>> {
 
 fn listen_tcp(address: SocketAddr) -> Result<TcpListener> {
     let listener = TcpListener::bind(address).with_context(|| {
-        format!("api.listen: {address} cannot be had: end who has it, or choose another port")
+        format!("api.listen: {address} cannot be had: end the program that has it, or choose another port")
     })?;
     listener.set_nonblocking(true)?;
     tracing::info!(%address, "serving the API");

@@ -64,7 +64,7 @@ impl AttachState {
     pub(super) fn mounted_by_caller(&self, look_at: Micros) -> Self {
         match self {
             Self::Done { .. } | Self::Disabled(DETACHED | DETACH_FAILED) => self.clone(),
-            _ => Self::at(look_at, "being attached by who made it"),
+            _ => Self::at(look_at, "being attached by the program that asked for it"),
         }
     }
 

@@ -268,7 +268,7 @@ fn listen_feed(run_dir: &Path, mailbox: Mailbox, profiles: ProfileStore) -> Opti
         Err(error) => {
             tracing::error!(
                 because = elbowroom_client::output::one_line(&error),
-                "the API has nobody to ask"
+                "the API server cannot ask for the node's numbers"
             );
             None
         }

@@ -77,7 +77,7 @@ impl PressureNotifier {
         if let Some(stuck) = self.worker.as_ref().and_then(|worker| worker.stuck_for(self.timeout)) {
             tracing::warn!(
                 container = self.targets.get(&stuck).map(|target| &target.path),
-                because = "a reader of the file holds up who writes to it",
+                because = "a reader of the file holds up its writer",
                 "its programs are not asked for memory any more"
             );
             self.unresponsive.insert(stuck);

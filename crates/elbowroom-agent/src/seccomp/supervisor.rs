@@ -214,7 +214,7 @@ impl SeccompSupervisor {
             Err(error) => {
                 tracing::error!(
                     because = elbowroom_client::output::one_line(&error),
-                    "nobody answers; trying again"
+                    "no answerer can be started; trying again"
                 );
                 self.restart_delay =
                     (self.restart_delay * 2).clamp(Duration::from_millis(10), Duration::from_secs(1));

@@ -73,7 +73,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum FuseError {
     /// Somebody else runs on this run directory.
-    #[error("{} is in use by an agent already ({role} is process {pid}): stop that one, or choose another run directory", run_dir.display())]
+    #[error("{} is in use by an agent already ({role} is process {pid}): stop it, or choose another run directory", run_dir.display())]
     AlreadyRunning {
         /// The run directory.
         run_dir: PathBuf,
@@ -144,7 +144,7 @@ pub enum FuseError {
         name: String,
     },
     /// A container of that name has a view already.
-    #[error("\"{name}\" has a view already: remove that one first")]
+    #[error("\"{name}\" has a view already: remove that view first")]
     Exists {
         /// The name.
         name: String,

@@ -162,8 +162,8 @@ fn cache_taken_by_host(facts: &HostFacts) -> Vec<DoctorFinding> {
             .with_evidence(file.clone(), &value);
             refault_evidence(found, g, rate).with_fix(protect(facts, g, keep)).with_advice(
                 if facts.version(HierarchyController::Memory) == Some(ControllerVersion::V1) {
-                    "cgroup v1 keeps cache for nobody: soft limits only say who gives first. Bound the host's own jobs: \
-                     `systemd-cgtop -m` shows them."
+                    "cgroup v1 keeps cache for no container: soft limits only say which gives first. Bound the host's own \
+                     jobs: `systemd-cgtop -m` shows them."
                 } else {
                     "Bound what grows: `systemd-cgtop -m` shows the host's own jobs."
                 },
@@ -263,7 +263,7 @@ fn host_jobs(facts: &HostFacts) -> Vec<DoctorFinding> {
                 .with_evidence(slice.file(HierarchyController::Memory, slice.usage_file()), slice.usage())
                 .with_evidence(file.clone(), &value)
                 .with_fix(bounds.then(|| manual_fix(&[&command])).flatten())
-                .with_advice("`elbowroom housekeeping` says which of them it is, and bounds that one alone."),
+                .with_advice("`elbowroom housekeeping` says which service it is, and bounds only that."),
             );
         }
     }

@@ -119,7 +119,7 @@ pub(super) const CPUSET_CONTENDED: DoctorCheck = DoctorCheck {
     pitfall: "containers crowd on some CPUs of the machine",
     reads_v1: "cpuset.cpus, /sys/devices/system/cpu/online, cpu.pressure of the unified hierarchy",
     reads_v2: "cpuset.cpus, /sys/devices/system/cpu/online, cpu.pressure",
-    threshold: "pinned to a part of the CPUs that another pinned container shares, and waiting for a CPU 25 % of the last 10 s \
+    threshold: "pinned to a part of the CPUs that another pinned container shares; waiting for a CPU 25 % of the last 10 s \
                 while the host as a whole waits less than half as much",
     reference: "Documentation/accounting/psi.rst",
     run: cpuset_contended,

@@ -296,8 +296,8 @@ pub(super) const NOT_DIVIDED: DoctorCheck = DoctorCheck {
     pitfall: "nothing divides a contended disk",
     reads_v1: "/proc/diskstats, /proc/pressure/io, blkio.throttle.io_service_bytes_recursive, /sys/block/*/queue/scheduler",
     reads_v2: "/proc/diskstats, /proc/pressure/io, io.stat, io.cost.qos, /sys/block/*/queue/scheduler",
-    threshold: "more than 4 requests under way on a disk that at least two containers used between the looks, somebody waits \
-                for disks 10 % of the last 10 s, and neither bfq nor iocost nor a limit divides it",
+    threshold: "more than 4 requests under way on a disk that at least two containers used between the looks; tasks wait for \
+                disks 10 % of the last 10 s; neither bfq nor iocost nor a limit divides it",
     reference: "Documentation/admin-guide/cgroup-v2.rst, IO",
     run: not_divided,
 };
@@ -355,7 +355,7 @@ pub(super) const DEGRADED: DoctorCheck = DoctorCheck {
     reads_v1: "/proc/diskstats",
     reads_v2: "/proc/diskstats",
     threshold: "at least 50 requests between the looks took more than 20 ms and more than 3 times what they took since boot \
-                (less than 43 million of them), with fewer than 16 under way",
+                (less than 43 million of them); fewer than 16 were under way",
     reference: "Documentation/admin-guide/iostats.rst",
     run: degraded,
 };
@@ -457,7 +457,7 @@ pub(super) const WBT: DoctorCheck = DoctorCheck {
     pitfall: "writes of one drown reads of all",
     reads_v1: "/sys/block/*/queue/{rotational,wbt_lat_usec,scheduler}, /proc/self/mountinfo data=journal",
     reads_v2: "/sys/block/*/queue/{rotational,wbt_lat_usec,scheduler}, /proc/self/mountinfo data=journal",
-    threshold: "somebody waits for disks 10 % of the last 10 s; and write-back throttling is off on a disk of platters without \
+    threshold: "tasks wait for disks 10 % of the last 10 s; and write-back throttling is off on a disk of platters without \
                 bfq, or ext4 journals data",
     reference: "Documentation/ABI/stable/sysfs-block, wbt_lat_usec; Documentation/filesystems/ext4/journal.rst",
     run: wbt,

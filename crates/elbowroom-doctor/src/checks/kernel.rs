@@ -175,7 +175,7 @@ fn psi_off(facts: &HostFacts) -> Vec<DoctorFinding> {
         return vec![
             DoctorFinding::new(
                 Severity::Info,
-                "The kernel does not count who waits for what: half of these checks are blind.",
+                "The kernel does not count what tasks wait for: half of these checks are blind.",
             )
             .with_evidence("/proc/pressure/memory", "absent")
             .with_advice("Boot with psi=1 on the kernel's command line."),

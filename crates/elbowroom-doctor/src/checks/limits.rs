@@ -60,7 +60,7 @@ pub(super) const AT_LIMIT: DoctorCheck = DoctorCheck {
     pitfall: "at the limit, with what cannot be dropped",
     reads_v1: "memory.failcnt, memory.limit_in_bytes, memory.stat; memory.pressure of the unified hierarchy",
     reads_v2: "memory.events max, memory.max, memory.stat, memory.pressure",
-    threshold: "the limit hit more than once per second, less than 10 % of it page cache, and waiting for memory more than \
+    threshold: "the limit hit more than once per second, less than 10 % of it page cache; waiting for memory more than \
                 1 % of the last 10 s where pressure is known",
     reference: "Documentation/admin-guide/cgroup-v2.rst, memory.events",
     run: at_limit,
@@ -241,7 +241,7 @@ fn oom_disabled(facts: &HostFacts) -> Vec<DoctorFinding> {
             DoctorFinding::new(
                 if stuck { Severity::Critical } else { Severity::Warning },
                 if stuck {
-                    "It is out of memory with its OOM killer off: its processes hang, and so does who waits for them."
+                    "It is out of memory with its OOM killer off: its processes hang, and so do programs that wait for them."
                 } else {
                     "Its OOM killer is off: when it reaches its limit its processes hang instead of ending."
                 },

@@ -71,7 +71,7 @@ pub fn main(args: &SizeArgs, load: LoadSources) -> Result<ExitCode> {
         LimitAdvice::Blocked => {
             say(&format!(
                 "elbowroom: {} needs {} and stays at its limit: a cgroup around it has less, or this host has not twice as much \
-                 available: raise that one first, or move it",
+                 available: raise the limit of that cgroup first, or move it",
                 group.name(),
                 needed.need
             ));

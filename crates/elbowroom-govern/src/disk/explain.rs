@@ -50,7 +50,7 @@ pub(super) fn overcommit(disk: &str, promised: f64) -> String {
 
 pub(super) fn degraded(disk: &str, part: f64) -> String {
     format!(
-        "{disk} does {} of what it did at its best of about a day: look at its health, its cloud credits, and who else uses it",
+        "{disk} does {} of what it did at its best of about a day: look at its health, its cloud credits, and what else uses it",
         percent(part),
     )
 }

@@ -44,7 +44,7 @@ impl RestoreReport {
                     tracing::error!(knob = %ended.knob, before = %ended.before, because = why, "a limit of ours cannot be taken off");
                 }
                 LeaseEnding::Foreign(found) => {
-                    tracing::warn!(knob = %ended.knob, %found, because = "somebody else wrote it", "a limit left as it is");
+                    tracing::warn!(knob = %ended.knob, %found, because = "another program wrote it", "a limit left as it is");
                 }
                 LeaseEnding::Restored | LeaseEnding::Already | LeaseEnding::Gone => {}
             }

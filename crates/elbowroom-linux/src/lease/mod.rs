@@ -416,7 +416,7 @@ impl Leases {
         if !self.is_revoked() {
             tracing::warn!(
                 knob = %record.knob, %found, ours = ?record.ours,
-                because = "somebody else wrote it", "leaving a limit alone for {FOREIGN_WRITE_TIMEOUT}"
+                because = "another program wrote it", "leaving a limit alone for {FOREIGN_WRITE_TIMEOUT}"
             );
             let now = timer::now();
             self.yielded.retain(|_, until| now < *until);

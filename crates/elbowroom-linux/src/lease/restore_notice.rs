@@ -49,7 +49,7 @@ pub(super) fn write(dir: &Path, remains: RestoreReport) {
     line.push(b'\n');
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
     if let Err(error) = file.and_then(|mut file| file.write_all(&line)) {
-        tracing::warn!(file = %path.display(), %error, "nobody will be alerted of these limits");
+        tracing::warn!(file = %path.display(), %error, "no alert will tell of these limits");
     }
 }
 

@@ -96,13 +96,13 @@ pub(crate) struct FleetArgs {
 /// The container that is to be placed.
 #[derive(Args)]
 struct PlacementArgs {
-    /// Where would a container fit that uses so many CPUs?
+    /// Show where a container fits that uses this many CPUs.
     #[arg(long, value_name = "N", value_parser = parse_cpus)]
     cpus: Option<Millicpu>,
-    /// So much memory?
+    /// The same, for this much memory.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     memory: Option<Bytes>,
-    /// So much of one disk? Keys as in io.max: "rbps=50MiB/s wiops=200/s".
+    /// The same, for this much of one disk. Keys as in io.max: "rbps=50MiB/s wiops=200/s".
     #[arg(long, value_name = "RATES", value_parser = label::parse_disk_reservation)]
     disk: Option<DiskReservation>,
 }

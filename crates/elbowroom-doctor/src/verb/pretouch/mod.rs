@@ -46,7 +46,7 @@ pub struct PretouchArgs {
     /// Then keep the memory for the container, and hand it over as it grows, at most for so long.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     hold: Option<Micros>,
-    /// Touch at most so much a second.
+    /// Touch at most this much a second.
     #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = parse_rate)]
     rate: Bytes,
     #[command(flatten)]

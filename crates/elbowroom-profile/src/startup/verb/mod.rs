@@ -37,7 +37,7 @@ use std::sync::{Arc, Mutex};
     also after an error, SIGINT or SIGTERM. What a killed profiler left is removed by the next one, or by --cleanup.\n\n\
     Exit status: 0 every container started, 1 some did not, 2 error.")]
 pub(crate) struct StartupArgs {
-    /// Who starts the containers.
+    /// The engine that starts the containers.
     #[arg(long, value_enum, default_value_t = EngineArg::Docker)]
     engine: EngineArg,
     /// Starts per second, one run after the other. Requests come when they are due, whether or not earlier ones are done.
