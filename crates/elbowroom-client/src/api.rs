@@ -82,14 +82,14 @@ pub struct ContainerView {
     pub id: String,
     /// The name people use.
     pub name: Option<String>,
-    /// Who made it.
+    /// The engine that made it.
     pub engine: ContainerEngine,
     /// The Kubernetes pod around it.
     pub pod: Option<Pod>,
     /// What its maker asks of us.
     #[serde(default)]
     pub labels: ContainerLabels,
-    /// Who gave it these; `None` where they are those that it was made with.
+    /// What gave it these; `None` where they are those that it was made with.
     #[serde(default)]
     pub labels_by: Option<String>,
     /// Its cgroup, below the root of the hierarchy.
@@ -246,7 +246,7 @@ pub struct AgentSnapshot {
     pub disks: DisksReport,
     /// What memory is shared.
     pub memory: MemoryReport,
-    /// What changed in the last five seconds: whoever takes a snapshot a second misses nothing, and knows by the numbers what it
+    /// What changed in the last five seconds: a client that takes a snapshot a second misses nothing, and knows by the numbers what it
     /// has seen before.
     pub changes: Vec<ChangeView>,
     /// What is wrong, and what was lately.
@@ -325,7 +325,7 @@ pub struct MemoryGovernorStats {
     pub reclaimed_bytes: u64,
     /// Orders that were carried out, at least in part.
     pub done: u64,
-    /// Orders that somebody else's value, the kernel, or the end of the container prevented.
+    /// Orders that another program's value, the kernel, or the end of the container prevented.
     pub not_done: u64,
 }
 
@@ -362,7 +362,7 @@ impl AlertView {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AlertsReport {
-    /// Those that last, whoever reported them.
+    /// Those that last, of every source.
     pub lasting: Vec<AlertView>,
     /// Those that ended within the last hour, the last one first; at most 256.
     pub ended: Vec<AlertView>,

@@ -36,7 +36,7 @@ pub struct ContainerIdentity {
     pub id: String,
     /// The name people use, where the engine keeps one.
     pub name: Option<String>,
-    /// Who made it.
+    /// The engine that made it.
     pub engine: ContainerEngine,
     /// The Kubernetes pod around it.
     pub pod: Option<Pod>,

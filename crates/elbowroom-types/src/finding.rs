@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Severity {
-    /// Worth knowing; nobody suffers now. Does not make a host unhealthy.
+    /// Worth knowing; no container suffers now. Does not make a host unhealthy.
     Info,
     /// Something is slower or less safe than it has to be, now or as soon as it is needed.
     Warning,

@@ -89,7 +89,7 @@ pub struct ContainerLabels {
     /// Its reservation of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_reservation: Option<Bytes>,
-    /// What of that whoever runs the node promised; the rest counts at most to the container's own limit.
+    /// The part of it that the operator promised; the rest counts at most to the container's own limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_promised: Option<Bytes>,
     /// Whether memory that it does not use is taken while no container needs it; absent: as the configuration says.
@@ -98,7 +98,7 @@ pub struct ContainerLabels {
     /// Its reservation of every disk it uses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_reservation: Option<DiskReservation>,
-    /// Whether whoever runs the node promised that.
+    /// Whether the operator promised that.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub disk_promised: bool,
     /// How its application says how it does.

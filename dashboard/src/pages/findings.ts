@@ -53,7 +53,7 @@ export function findingsPage(): Page {
             if (open.has(view.dataset.key)) view.querySelector("details")?.setAttribute("open", "");
             return view;
           })
-        : [report.looked_unix_ms === null ? empty("Nobody has looked yet", h("code", {}, "elbowroom doctor"), " looks now.") : empty("Nothing hurts", "No check found anything that harms containers on this machine.")]),
+        : [report.looked_unix_ms === null ? empty("The doctor has not looked yet", h("code", {}, "elbowroom doctor"), " looks now.") : empty("Nothing hurts", "No check found anything that harms containers on this machine.")]),
     );
   };
   void refresh();

@@ -61,7 +61,7 @@ pub struct AgentStatus {
     /// What the memory governor has been doing.
     #[serde(default)]
     pub memory: MemoryGovernorStats,
-    /// Who is told of alerts, and what became of it.
+    /// Where alerts go, and what became of them.
     pub hooks: Vec<HookStatus>,
     /// The push of metrics to a collector; `None` where there is none.
     #[serde(default)]
@@ -96,7 +96,7 @@ pub struct DiskGovernorStats {
     pub held: u64,
     /// Attempts to change a limit that went through.
     pub written: u64,
-    /// Attempts to change a limit that somebody else's value, the kernel, or the end of the container prevented.
+    /// Attempts to change a limit that another program's value, the kernel, or the end of the container prevented.
     pub not_written: u64,
 }
 

@@ -149,7 +149,7 @@ pub enum LimitedBy {
     Cap,
     /// A limit its user set.
     User,
-    /// Others, who use the disk at the same time.
+    /// Other containers, which use the disk at the same time.
     Contention,
     /// The disk, which is slower than it was.
     Disk,

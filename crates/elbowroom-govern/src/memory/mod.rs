@@ -92,7 +92,7 @@ pub struct MemoryDecision {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum MemoryAction {
-    /// It has no use for this much, and somebody else has: it is taken, as a loan.
+    /// It has no use for this much, and another container has: it is taken, as a loan.
     Lend {
         /// How much.
         amount: Bytes,
@@ -107,12 +107,12 @@ pub enum MemoryAction {
         /// How much.
         amount: Bytes,
     },
-    /// Nobody is in it: what it left behind goes.
+    /// No process is in it: what it left behind goes.
     Drain {
         /// How much.
         amount: Bytes,
     },
-    /// It does not use this much, and nobody needs any: it is taken, a little at a time.
+    /// It does not use this much, and no container needs any: it is taken, a little at a time.
     Save {
         /// How much.
         amount: Bytes,
@@ -184,7 +184,7 @@ pub enum LendingState {
 pub struct ContainerMemoryStatus {
     /// Whether more memory would help it: red needs more, yellow is fine, green: more will not help.
     pub colour: Colour,
-    /// Who says so.
+    /// The source of that.
     pub source: ColourSource,
     /// What is served over what should be, where a probe says.
     pub sigma: Option<f64>,

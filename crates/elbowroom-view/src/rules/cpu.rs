@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 pub struct CpuBounds {
     /// What the container gets when everybody wants everything.
     pub lower: u32,
-    /// What it may use when nobody else wants anything.
+    /// What it may use when no other container wants anything.
     pub upper: u32,
 }
 
@@ -38,7 +38,7 @@ pub struct CpuBounds {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Slack {
-    /// Time nobody used.
+    /// Time that no container used.
     pub unused: Micros,
     /// All the time there was: CPUs times the period.
     pub capacity: Micros,

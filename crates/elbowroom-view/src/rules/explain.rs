@@ -72,7 +72,7 @@ impl fmt::Display for ViewDelta {
 pub enum ViewChangeReason {
     /// The container is new.
     Appeared,
-    /// It was there before the one who keeps its view, and keeps what it was shown.
+    /// It was there before the program that keeps its view, and keeps what it was shown.
     Resumed,
     /// The container is gone.
     Gone,
