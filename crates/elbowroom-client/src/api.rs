@@ -272,7 +272,7 @@ pub struct NodeView {
 }
 
 impl NodeView {
-    /// Memory that nobody else could have, as free(1) counts it: page cache that can be reclaimed is no use, and fills every machine.
+    /// Memory that no other program could have, as free(1) counts it: page cache that can be reclaimed is no use, and fills every machine.
     pub fn memory_used(&self) -> Option<Bytes> {
         self.memory_available.or(self.memory_free).map(|left| self.memory_total.saturating_sub(left))
     }

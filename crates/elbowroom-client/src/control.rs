@@ -15,7 +15,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long verbs that need no agent wait for one that may hang.
 const CONFIG_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The agent's directory unless somebody says otherwise.
+/// The agent's directory unless another is given.
 pub const DEFAULT_RUN_DIR: &str = "/run/elbowroom";
 
 /// Name of the control socket below the run directory.

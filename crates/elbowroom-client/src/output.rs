@@ -268,7 +268,7 @@ pub fn capture_mouse(on: bool) {
     let _ = write!(out, "\x1b[?1000{end}\x1b[?1006{end}").and_then(|()| out.flush());
 }
 
-/// Says a line to whoever waits for the answer, on standard error. Where that cannot be written, nobody waits.
+/// Says a line to the caller, on standard error. Where that cannot be written, no caller waits.
 pub fn say(text: impl Into<Visible>) {
     let _ = writeln!(std::io::stderr(), "{}", text.into());
 }

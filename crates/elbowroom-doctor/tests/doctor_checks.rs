@@ -790,7 +790,7 @@ fn what_a_pitfalls_fix_writes_removes_it() {
         for write in planned.iter().filter_map(|f| f.fix.as_ref()).flat_map(|f| &f.writes) {
             host.facts.apply(write);
         }
-        // v1 keeps cache for nobody: its soft limit counts as kept, because there is nothing more.
+        // v1 keeps cache for no container: its soft limit counts as kept, because there is nothing more.
         assert_eq!(says(row.check, &host), None, "{} {:?}", row.check, row.version);
     }
 }

@@ -233,7 +233,7 @@ fn jobs_are_the_root_groups_programs_and_what_nothing_limits() {
     assert!(matches!(&sshd.place, JobLocation::Root(all) if all.len() == 2));
     assert_eq!(find(&jobs, "cron.service").cache, Some(Bytes::mib(70)));
     assert_eq!(find(&jobs, "docker.service").size, None, "what serves containers has no size");
-    // A limit, its own or around it, is somebody's decision.
+    // A limit, its own or around it, is a user's decision.
     host.facts.groups[3].files.insert("memory.high".into(), "1073741824".into());
     assert!(housekeeping::jobs(&host.facts, &[]).is_empty());
 }

@@ -41,7 +41,7 @@ fn claims_add_up_to_what_the_host_can_keep_at_most() {
     }
     let planned = plan_fixes(&host.facts, is_harmful);
     let written: Vec<_> = planned.iter().filter_map(|f| f.fix.as_ref()).flat_map(|f| &f.writes).collect();
-    // 80 % of 16 GiB in whole MiB: with that nobody's claim is void.
+    // 80 % of 16 GiB in whole MiB: with that no claim is void.
     assert_eq!(written.len(), 1, "{written:?}");
     assert_eq!(
         (written[0].from.as_str(), written[0].to.as_str()),

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-/// Who gives labels, as `elbowroom show` tells it.
+/// The source of labels, as `elbowroom show` tells it.
 pub(crate) const LABELS_BY: &str = "elbowroom-kube";
 
 /// How long the agent may take; it answers in milliseconds.
@@ -48,7 +48,7 @@ pub(crate) struct ApiContainer {
     pub(crate) name: Option<String>,
     pub(crate) pod: Option<Pod>,
     pub(crate) labels: ContainerLabels,
-    /// Who gave it its labels.
+    /// The source of its labels.
     pub(crate) labels_by: Option<String>,
     pub(crate) disk: Vec<ApiContainerDisk>,
     pub(crate) memory: Option<ApiContainerMemory>,
@@ -83,7 +83,7 @@ pub(crate) struct ApiAlerts {
     pub(crate) lasting: Vec<ApiAlert>,
 }
 
-/// Those alerts that can be read: a newer agent has kinds that nobody here waits for.
+/// Those alerts that can be read: a newer agent has kinds that nothing here waits for.
 fn understood<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ApiAlert>, D::Error> {
     let all = Vec::<Value>::deserialize(from)?;
     Ok(all.into_iter().filter_map(|one| serde_json::from_value(one).ok()).collect())

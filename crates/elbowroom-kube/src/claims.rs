@@ -45,7 +45,7 @@ pub(crate) enum ClaimPolicy {
 pub(crate) struct PodLabels {
     /// By requests and QoS class: what the scheduler has counted with.
     pub(crate) promised: BTreeMap<String, String>,
-    /// By annotations: what whoever made the pod, or its namespace, asks for.
+    /// By annotations: what the maker of the pod, or of its namespace, asks for.
     pub(crate) asked: BTreeMap<String, String>,
 }
 

@@ -159,7 +159,7 @@ impl KubeController {
             let Some(labels) = wanted.get(&container.id) else { continue };
             let has = match container.labels_by.as_deref() {
                 Some(LABELS_BY) => self.applied_labels.get(&container.id) == Some(labels),
-                // Somebody else's word was later than ours.
+                // Another program's word was later than ours.
                 Some(_) => true,
                 None => false,
             };

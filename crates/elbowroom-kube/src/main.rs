@@ -6,7 +6,7 @@
 //!  API server, watch ──► Pod ────► claims::wanted ────► agent, agent.sock: labels
 //! ```
 //!
-//! Everything is told again as long as it is not so: who is killed and started anew, here or there, changes nothing.
+//! Everything is told again as long as it is not so: a process that is killed and started anew, here or there, changes nothing.
 
 mod agent;
 mod claims;

@@ -1,7 +1,7 @@
-//! The Node object: conditions and taints of ours, beside everybody else's.
+//! The Node object: conditions and taints of ours, beside those of others.
 //!
 //! Conditions are merged by their type, so a patch names ours alone. Taints are one list that is replaced as a whole
-//! (`+listType=atomic`, k8s.io/api/core/v1), so it is read, changed and written with its resource version: who comes in between
+//! (`+listType=atomic`, k8s.io/api/core/v1), so it is read, changed and written with its resource version: a writer that comes in between
 //! is not overwritten, for then the write is refused and everything is read anew.
 
 use crate::node_condition::NODE_CONDITIONS;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// How often conditions are confirmed where nothing changes, as the kubelet does.
 pub(crate) const HEARTBEAT: Micros = Micros::secs(300);
-/// How often a list is read anew because somebody else changed it.
+/// How often a list is read anew because another program changed it.
 const MAX_CONFLICT_RETRIES: usize = 8;
 /// How long the API server may take for everything.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -48,7 +48,7 @@ pub(crate) enum ConditionState {
     Present(String),
     /// It is not.
     Absent,
-    /// Nobody knows: why.
+    /// Not known: why.
     Unknown(String),
 }
 
@@ -160,7 +160,7 @@ fn condition<'a>(node: &'a Node, of: &str) -> Option<&'a NodeCondition> {
     node.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == of)
 }
 
-/// A list of taints with exactly `keys` of ours in it, and everybody else's as they were; `None` where it is so already.
+/// A list of taints with exactly `keys` of ours in it, and those of others as they were; `None` where it is so already.
 fn merge_taints(now: &[Taint], keys: &[&str], effect: TaintEffect) -> Option<Vec<Taint>> {
     let ours = |taint: &&Taint| NODE_CONDITIONS.iter().any(|concern| concern.taint == taint.key);
     let effect = effect.name();

@@ -61,7 +61,7 @@ pub(crate) struct Latch {
 }
 
 impl Latch {
-    /// One that goes on where somebody before left off.
+    /// One that goes on where a predecessor left off.
     pub(crate) const fn resumed(on: bool) -> Self {
         Self { active: on, absent_since: None }
     }

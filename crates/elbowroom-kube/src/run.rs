@@ -122,7 +122,7 @@ fn keep_used(pod: &mut Pod) {
     };
 }
 
-/// Keeps what is said of namespaces in `writer`'s store, and tells `heard` when that is all there is. Who may not hear of them has
+/// Keeps what is said of namespaces in `writer`'s store, and tells `heard` when that is all there is. A program that may not read them has
 /// none that speaks for its pods.
 async fn watch_namespaces(
     client: Client,

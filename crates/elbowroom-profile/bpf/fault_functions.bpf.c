@@ -4,8 +4,8 @@
  * trampolines. Linux 5.12. Some kernels refuse every program on a function; fault_tracepoints.bpf.c is for them.
  *
  * A fault is counted where handle_mm_fault() ends; which of its branches was taken is told by the function that only this branch
- * calls. Where latencies are wanted, there is a program at its begin too, which every fault pays for, and times one in some. What the kernel handles on somebody else's behalf
- * (get_user_pages()) has no registers and is no fault of the program.
+ * calls. Where latencies are wanted, there is a program at its begin too, which every fault pays for, and times one in some. What
+ * the kernel handles on another process's behalf (get_user_pages()) has no registers and is no fault of the program.
  */
 #include "faults.h"
 
@@ -23,7 +23,7 @@ struct pt_regs;
 
 /* The fault that a thread is in: of those that are timed, that wait, or that a branch told of. */
 struct fault {
-	u64 thread;	/* whose it is; 0: nobody's */
+	u64 thread;	/* its thread; 0: free */
 	u64 since;	/* CLOCK_MONOTONIC ns; 0: it is not timed */
 	u64 address;	/* of the one that is timed, or waits */
 	u64 told_at;	/* the page that a branch told of */
@@ -180,7 +180,7 @@ int BPF_PROG(elbowroom_end, struct vm_area_struct *vma, unsigned long address, u
 		fault->since = 0;
 		fault->told = 0;
 		fault->again = 0;
-		/* After all that: what is nobody's is anybody's. */
+		/* After all that: a free one may be taken. */
 		__sync_lock_test_and_set(&fault->thread, 0);
 	}
 	if (!regs)

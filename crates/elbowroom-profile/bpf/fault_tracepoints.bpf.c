@@ -10,7 +10,7 @@
  *
  * Differs from bpf_find_vma(): that takes the lock of the address space, and with interrupts off, as they are here, lets go
  * of it through an interrupt that the processor sends itself: an exit, in a virtual machine. So the tree of
- * areas is read here without a lock, which whoever replaces its nodes allows for (RCU), and the area that is found must hold
+ * areas is read here without a lock, for which the code that replaces its nodes allows (RCU), and the area that is found must hold
  * the address and belong to the address space. The last areas are kept until the address space changes.
  */
 #include "faults.h"

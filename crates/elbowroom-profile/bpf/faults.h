@@ -84,7 +84,7 @@ struct {
 	__type(value, u64);
 } owners SEC(".maps");
 
-/* How often `owners` has changed, one element: who has it looks once for each time, not for each fault. */
+/* How often `owners` has changed, one element: a reader that has it looks once for each time, not for each fault. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -153,7 +153,7 @@ static __always_inline struct counts *counts_of(u64 cgroup)
 		return NULL;
 	at = *slot;
 	found = bpf_map_lookup_elem(&counts, &at);
-	/* A slot is one cgroup's for good, so one that says so is right, whoever came in between. */
+	/* A slot is one cgroup's for good, so one that says so is right, whatever came in between. */
 	return found && found->cgroup == cgroup ? found : counts_by_slot(cgroup, slot);
 }
 

@@ -2,7 +2,7 @@
 /*
  * Page tables as the processor reads them, whole tables at a time.
  *
- * User space names processes; every table below their mm->pgd is copied into memory that it maps. Nobody waits: no lock is
+ * User space names processes; every table below their mm->pgd is copied into memory that it maps. No process waits: no lock is
  * taken, so what changes meanwhile is seen before or after its change, table by table, and what is freed meanwhile may be
  * read as something else. A process whose mm is another one at the end is marked, and forgotten by user space.
  *

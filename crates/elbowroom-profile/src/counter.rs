@@ -27,7 +27,7 @@ impl PerfCounterEvent {
 /// Whose events.
 #[derive(Clone, Copy, Debug)]
 pub enum CounterScope<'a> {
-    /// Everybody's on a CPU; the program attached to it is called at each one.
+    /// All events of a CPU; the program attached to it is called at each one.
     AllTasks,
     /// Those of a cgroup and below it, on a CPU: its directory in the hierarchy of `perf_event`.
     Cgroup(BorrowedFd<'a>),
@@ -85,7 +85,7 @@ pub fn open(event: PerfCounterEvent, of: CounterScope<'_>, cpu: u32) -> Result<O
     if fd < 0 {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
-    // SAFETY: the kernel has just returned this descriptor; nobody else knows or closes it.
+    // SAFETY: the kernel has just returned this descriptor; no other code knows or closes it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 

@@ -23,7 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Files that are kept open at most: half of what a process may have open where nobody raised that. What engines and containers
+/// Files that are kept open at most: half of what a process may have open where that was not raised. What engines and containers
 /// run is less.
 const MAX_OPEN_FILES: usize = 512;
 /// kthreadd, the parent of all kernel threads.
@@ -91,7 +91,7 @@ struct SampledProcess {
 /// Whose a process is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ProcessRole {
-    /// Nobody's that matters.
+    /// Of no process that matters.
     #[default]
     Unrelated,
     /// The kernel's.

@@ -248,7 +248,7 @@ fn a_fault_on_what_another_container_has_mapped_is_a_duplicate() {
             case.take();
             counts(profiler, place).since(&before).duplicates
         };
-        // Once: nobody was there before. Again: only oneself was.
+        // Once: no other process was there before. Again: only oneself was.
         assert!(run("a", 0, "read") <= NOISE);
         assert!(run("a", 0, "read") <= NOISE);
         let inside = run("b/inner", 1, "read");
@@ -293,7 +293,7 @@ fn a_cgroup_that_becomes_known_as_a_part_of_its_container_is_no_other() {
     with_every_tier(&paths, |profiler, latency| {
         let inner = format!("a/late-{:?}-{latency}", profiler.tier());
         rig.mkdir(&inner);
-        // It stands for itself, until somebody has looked.
+        // It stands for itself, until it was looked up.
         Case::ready(&rig, &inner, "read", &first).expect("it gets ready").take();
         profiler.sample().unwrap();
         Case::ready(&rig, &inner, "read", &second).expect("it gets ready").take();

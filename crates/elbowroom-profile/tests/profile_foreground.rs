@@ -61,7 +61,7 @@ fn told_to_end(
     // SAFETY: the thread is not joined yet; it has the signal blocked, which its program has shown by running.
     unsafe { libc::pthread_kill(profiler.as_pthread_t(), libc::SIGTERM) };
     until("it ends", || profiler.is_finished());
-    // Nobody reads: all who had it open are gone.
+    // It is not read: all that had it open are gone.
     let write = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
     until("what it started ends", || {
         matches!(rustix::fs::open(&fifo, write, 0.into()), Err(rustix::io::Errno::NXIO))

@@ -158,7 +158,7 @@ impl SettingFollower {
         })
     }
 
-    /// Somebody else has set it: this is the most from now on.
+    /// Another program has set it: this is the most from now on.
     pub(crate) fn set_externally(&mut self, now: Micros, value: u64) {
         self.rule.max = value;
         self.confirm(now, value);

@@ -29,7 +29,7 @@ pub fn main() -> ExitCode {
     if args.get(1).is_some_and(|verb| verb == engines::oci::hook::VERB) {
         return engines::oci::hook::main(&args[2..]);
     }
-    // Who is started by `/proc/self/exe` or a descriptor is called `exe` or a number until then.
+    // A program that is started by `/proc/self/exe` or a descriptor is called `exe` or a number until then.
     let _ = rustix::thread::set_name(c"elbowroom");
     let cli =
         match crate::command().try_get_matches_from(&args).and_then(|found| Cli::from_arg_matches(&found)) {

@@ -168,7 +168,7 @@ fn when_all_are_killed_restore_takes_limits_off_and_says_which() {
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("held by the agent"), "{text}");
     let dir = kill_all(agent);
-    assert_ne!(group.limits(), USERS, "nobody is left to take them off");
+    assert_ne!(group.limits(), USERS, "no process is left to take them off");
     let (code, text) = restore(dir.path());
     assert_eq!((code, group.limits()), (Some(0), USERS), "{text}");
     assert_eq!(text.lines().filter(|line| line.starts_with("restored  /")).count(), 2, "{text}");

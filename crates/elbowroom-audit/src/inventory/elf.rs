@@ -1,6 +1,6 @@
 //! What an ELF file says about itself.
 //!
-//! Everything is read from bytes that somebody else wrote: the `object` crate checks every offset, and what it refuses is
+//! Everything is read from bytes that another program wrote: the `object` crate checks every offset, and what it refuses is
 //! simply no evidence.
 
 use super::sysconf;

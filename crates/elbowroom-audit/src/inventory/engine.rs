@@ -124,7 +124,7 @@ impl Read for CommandOutput {
 }
 
 impl Drop for CommandOutput {
-    /// A command whose output nobody reads any more would wait for ever.
+    /// A command whose output is no longer read would wait for ever.
     fn drop(&mut self) {
         self.output = None;
         let _ = self.child.kill();

@@ -79,7 +79,7 @@ fn examine_file(
     kept: &mut Vec<u8>,
     inventory: &mut Inventory,
 ) -> std::io::Result<u64> {
-    // It may be a FIFO by now, and nobody may ever write to that.
+    // It may be a FIFO by now, to which no program may ever write.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fd = match root.open(path, flags) {
         Ok(fd) => fd,

@@ -1,6 +1,6 @@
 //! What a program asks `sysconf` for.
 //!
-//! Everybody imports `sysconf`, mostly for the size of a page. What sets apart who counts CPUs is the argument: a constant,
+//! Every program imports `sysconf`, mostly for the size of a page. A program that counts CPUs differs in the argument: a constant,
 //! loaded into `edi` right before the call (System V ABI, x86-64). The call is followed through its PLT stub to the slot that
 //! the dynamic linker fills with `sysconf`, so that `putchar('T')`, which looks the same, is not taken for it.
 
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// Between the constant and the call a compiler puts at most a few other instructions.
 const MAX_DISTANCE: usize = 16;
 
-/// A program asks a few times; somebody who writes thousands wants us to search for ever.
+/// A program asks a few times; one that writes thousands wants us to search for ever.
 const MAX_CALLS: usize = 4096;
 
 /// The questions about CPUs and memory among a program's calls of `sysconf`.

@@ -13,7 +13,7 @@ const MAX_RECORD_BYTES: u64 = 64 << 10;
 /// An archive, and the entry it stands at.
 pub(crate) struct Tar<R> {
     reader: R,
-    /// Bytes of the entry that nobody read yet.
+    /// Bytes of the entry that were not read yet.
     unread: u64,
     /// Zeros behind it.
     padding: u64,
@@ -52,7 +52,7 @@ impl<R: Read> Tar<R> {
     }
 
     /// The next entry; what is left of the last one is passed over. `None` at the end. An entry whose path leads out of the
-    /// archive is an error: nobody honest writes one.
+    /// archive is an error: no honest program writes one.
     pub(crate) fn next_entry(&mut self) -> io::Result<Option<TarEntry>> {
         let mut path = None;
         let mut link = None;

@@ -46,7 +46,7 @@ pub fn mariadb(text: &str) -> Option<ServerSetting> {
 }
 
 fn server_setting(program: &str, key: &str, value: &str) -> ServerSetting {
-    // Nobody writes more, and a finding quotes it.
+    // No honest image has more, and a finding quotes it.
     let value = value.chars().filter(|c| !c.is_control()).take(60).collect();
     ServerSetting { program: program.to_owned(), key: key.to_owned(), value }
 }

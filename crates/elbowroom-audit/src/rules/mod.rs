@@ -12,7 +12,7 @@
 //! # Properties
 //! - A name proves nothing: every program is told by its bytes.
 //! - No verdict is written down: each follows from what is read and from what views mount.
-//! - What nobody knows is [`verdict::AuditVerdict::Unknown`], never "right".
+//! - What is not known is [`verdict::AuditVerdict::Unknown`], never "right".
 
 pub mod config;
 pub mod detect;

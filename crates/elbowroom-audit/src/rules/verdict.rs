@@ -20,7 +20,7 @@ pub enum AuditVerdict {
     Live,
     /// It sees the container's number when it starts, and keeps it.
     Start,
-    /// Nobody here knows.
+    /// Not known here.
     Unknown,
     /// It sees the machine's number.
     Host,
@@ -61,7 +61,7 @@ pub struct ResourceVerdict {
     pub set: &'static str,
     /// What the image sets already.
     pub settled: Option<String>,
-    /// Who says what is read.
+    /// The source of what is read.
     pub reference: &'static str,
 }
 

@@ -26,11 +26,11 @@ pub enum ControlRequest {
     Prepare(PrepareRequest),
     /// What a container that is about to be made may be given beside its view; the caller gives it.
     Launch(LaunchRequest),
-    /// Gives a container other labels than it was made with, until it is gone or somebody says otherwise.
+    /// Gives a container other labels than it was made with, until it is gone or another request says otherwise.
     Label(LabelRequest),
     /// Gives a container the labels back that it was made with.
     Unlabel(String),
-    /// What a container's application says of itself, told by somebody who may speak for it.
+    /// What a container's application says of itself, told by a program that may speak for it.
     Probe {
         /// As in [`Self::Show`].
         container: String,
@@ -87,9 +87,9 @@ impl ControlRequest {
 pub struct LabelRequest {
     /// As in [`ControlRequest::Show`].
     pub container: String,
-    /// Who gives them; shown beside them.
+    /// The program that gives them; shown beside them.
     pub by: String,
-    /// What whoever runs the node promises it. These count whatever `containers.labels` says.
+    /// What the operator promises it. These count whatever `containers.labels` says.
     #[serde(default)]
     pub promised: BTreeMap<String, String>,
     /// What its maker asks for: goes before what is promised, as far as `containers.labels` heeds it.

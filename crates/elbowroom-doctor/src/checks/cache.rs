@@ -1,5 +1,5 @@
 //! Pitfalls III.B and III.C: page cache that goes because the group's own anonymous memory grows, or because the host
-//! takes it from whoever has it.
+//! takes it from any cgroup that has it.
 
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
 use super::fixes::{manual_fix, protect, raise_limit};

@@ -39,7 +39,7 @@ fn foreign_writer(facts: &HostFacts) -> Vec<DoctorFinding> {
         .collect()
 }
 
-/// Somebody changed what we fixed.
+/// Another program changed what we fixed.
 pub(super) const OVERWRITTEN: DoctorCheck = DoctorCheck {
     id: "fix-overwritten",
     pitfall: "a fix was written over",
@@ -71,7 +71,7 @@ fn overwritten(facts: &HostFacts) -> Vec<DoctorFinding> {
     .collect()
 }
 
-/// A host that killers by pressure look after, and one that nobody does.
+/// A host that killers by pressure look after, and one without.
 pub(super) const HOST_SHORT_OF_MEMORY: DoctorCheck = DoctorCheck {
     id: "host-short-of-memory",
     pitfall: "the host is short of memory",

@@ -6,7 +6,7 @@ use crate::checks::DoctorCheck;
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::finding::{DoctorFinding, Severity};
 
-/// Of the last 10 s, in hundredths of a percent: somebody in the container waited for a CPU a quarter of the time.
+/// Of the last 10 s, in hundredths of a percent: a task in the container waited for a CPU a quarter of the time.
 const CPU_WAIT_THRESHOLD: u32 = 2_500;
 
 fn cpu_wait(group: &CgroupFacts) -> Option<u32> {

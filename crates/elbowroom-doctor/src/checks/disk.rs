@@ -54,7 +54,7 @@ fn queue_file(disk: &DiskFacts, file: &str) -> String {
     format!("/sys/block/{}/queue/{file}", disk.name)
 }
 
-/// The part of the last 10 s that somebody (or everybody) on the host waited for disks, in hundredths of a percent.
+/// The part of the last 10 s that some tasks (or all) of the host waited for disks, in hundredths of a percent.
 fn io_pressure(facts: &HostFacts) -> Option<(u32, u32)> {
     facts.host.after.pressure.as_ref().map(|p| (p[1].some.avg10, p[1].full.avg10))
 }
@@ -157,7 +157,7 @@ fn limit_on_partition(facts: &HostFacts) -> Vec<DoctorFinding> {
         .collect()
 }
 
-/// A limit that stalls everybody.
+/// A limit that stalls all containers.
 pub(super) const LIMIT_STALLS_HOST: DoctorCheck = DoctorCheck {
     id: "io-limit-stalls-host",
     pitfall: "a limited container holds up the whole file system",
@@ -193,7 +193,7 @@ fn limit_stalls_host(facts: &HostFacts) -> Vec<DoctorFinding> {
         .collect()
 }
 
-/// The command that takes a disk limit away. Not part of `--fix`: somebody set it for a reason.
+/// The command that takes a disk limit away. Not part of `--fix`: it was set for a reason.
 fn remove_limit_fix(
     path: &str,
     file: &str,
@@ -239,7 +239,7 @@ fn limit_binds(facts: &HostFacts) -> Vec<DoctorFinding> {
         .collect()
 }
 
-/// Weights that nobody reads.
+/// Weights that no scheduler reads.
 pub(super) const WEIGHT_NOOP: DoctorCheck = DoctorCheck {
     id: "io-weight-without-effect",
     pitfall: "a weight that no scheduler reads",
@@ -290,7 +290,7 @@ fn iocost_on(facts: &HostFacts) -> bool {
     qos.lines().any(|line| line.contains("enable=1"))
 }
 
-/// A crowded disk that nobody divides.
+/// A crowded disk that nothing divides.
 pub(super) const NOT_DIVIDED: DoctorCheck = DoctorCheck {
     id: "disk-not-divided",
     pitfall: "nothing divides a contended disk",

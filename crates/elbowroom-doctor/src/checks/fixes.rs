@@ -1,7 +1,7 @@
 //! How findings are removed: the commands a person would type, and the same as writes that can be taken back.
 //!
 //! Nothing here lowers a limit, switches swap off or ends a process. v1's soft limit is none: it says who gives first when
-//! the host is short, and refuses nobody anything (mm/memcontrol-v1.c, `memcg1_soft_limit_reclaim`).
+//! the host is short, and refuses nothing (mm/memcontrol-v1.c, `memcg1_soft_limit_reclaim`).
 
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
 use crate::checks::measures::{
@@ -169,7 +169,7 @@ fn memory_low_fix(facts: &HostFacts, group: &CgroupFacts, keep: Bytes) -> Option
 }
 
 /// v1: the group's soft limit, and one for every neighbour that holds much cache it does not use and has none: kswapd takes
-/// from those above theirs first. Who is to be protected as well does not give.
+/// from those above theirs first. A group that is to be protected as well does not give.
 fn soft_limit_fix(facts: &HostFacts, group: &CgroupFacts, keep: Bytes) -> Option<FindingFix> {
     const SOFT: &str = "memory.soft_limit_in_bytes";
     let much = Bytes(Percent::whole(5).of(facts.host.mem_total().get()));

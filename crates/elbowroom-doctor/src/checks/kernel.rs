@@ -159,7 +159,7 @@ fn watermarks(facts: &HostFacts) -> Vec<DoctorFinding> {
     ]
 }
 
-/// Nobody can see who waits.
+/// What tasks wait for cannot be seen.
 pub(super) const PSI_OFF: DoctorCheck = DoctorCheck {
     id: "pressure-not-counted",
     pitfall: "the kernel does not count pressure",

@@ -38,7 +38,7 @@ pub(crate) fn unreserved_containers(facts: &HostFacts) -> Vec<(&CgroupFacts, Byt
     let mut open: Vec<(&CgroupFacts, Bytes, Bytes)> = facts
         .containers()
         .filter_map(|g| {
-            // Nor does one of a cgroup that nobody is in.
+            // Nor does one of a cgroup without processes.
             let hard = g.hard_limit().filter(|hard| *hard < total && g.usage() > Bytes::ZERO)?;
             let owed = hard.saturating_sub(g.usage().max(protected_memory(facts, g)));
             (owed > Bytes(hard.get() / 10)).then_some((g, hard, owed))

@@ -1,6 +1,6 @@
 //! What hurts containers on a host, why we think so, and what removes it.
 //!
-//! Problem: most of what slows containers down is told by files nobody reads, and each file alone lies: a container at its
+//! Problem: most of what slows containers down is told by files that few people read, and each file alone lies: a container at its
 //! limit may be full of cache it does not need, one far below it may lose the cache it does.
 //!
 //! Approach: [`HostFacts`] are a host at two instants. Each [`DoctorCheck`] in [`CHECKS`] is a function from facts to [`DoctorFinding`]s: a
@@ -9,7 +9,7 @@
 //! healthy containers look like.
 //!
 //! Terminology: the four pitfalls are those of *Taming Memory Related Performance Pitfalls in Linux Cgroups* (ICNC'17); a
-//! *note* ([`elbowroom_types::finding::Severity::Info`]) is true and harms nobody now.
+//! *note* ([`elbowroom_types::finding::Severity::Info`]) is true and harms no container now.
 //!
 //! Properties: idle containers, however many and however they are limited, give no warning; a fix never lowers a limit,
 //! switches swap off or kills; what a fix of a pitfall writes removes the finding that suggested it.

@@ -8,7 +8,7 @@ use crate::strategies::protect::safe_swappiness;
 use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::unit::{Bytes, Limit, Percent};
 
-/// Pages read back from swap per second before somebody waits for it.
+/// Pages read back from swap per second before a task waits for it.
 const SWAP_IN_RATE_THRESHOLD: f64 = 10.0;
 
 /// The host put a container's memory on disk.

@@ -64,7 +64,8 @@ const CONTROLLERS: [(CgroupController, doctor::HierarchyController); 5] = [
 ];
 
 /// Looks at the machine twice. Of a setting that the agent holds by lease the facts are what was set before: what is in force
-/// goes with the agent, and is nobody's to raise, to keep or to take away. `applied` are the writes of fixes in force; what their files say now is filled in.
+/// goes with the agent, and no fix may raise, keep or take it away. `applied` are the writes of fixes in force; what their files say
+/// now is filled in.
 ///
 /// # Errors
 /// Where cgroups or `/proc/meminfo` cannot be read at all. What vanishes or cannot be read in between is absent.
@@ -230,7 +231,7 @@ mod tests {
         assert_eq!(web.held.iter().collect::<Vec<_>>(), ["io.max", "memory.high", "memory.low"]);
         let now: Vec<Option<&str>> = facts.host.ledger.iter().map(|a| a.now.as_deref()).collect();
         assert_eq!(now, [Some("0"), Some("2147483648")]);
-        // Somebody else's value is his, though a lease is on record.
+        // Another program's value is its own, though a lease is on record.
         host.write("sys/fs/cgroup/a.slice/web/memory.low", "7\n").unwrap();
         let facts = collect_facts(&config, Vec::new()).unwrap();
         let web = facts.groups.iter().find(|g| g.path == "/a.slice/web").unwrap();

@@ -24,7 +24,7 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(20);
 static WAITED_MS: AtomicU64 = AtomicU64::new(0);
 
 /// The processes of the root group of the memory hierarchy, without kernel threads, the first process, and those that this one
-/// was started by: whoever asks is not to be moved from under their feet.
+/// was started by: the program that asks is not to be moved.
 pub(crate) fn root_processes(root: &Root, facts: &HostFacts) -> Vec<RootProcess> {
     let Some(dir) = facts.root().and_then(|g| g.dirs.get(&HierarchyController::Memory)) else {
         return Vec::new();
@@ -115,7 +115,7 @@ impl WordsReader<'_> {
 }
 
 /// Heaps with a size of the programs in a container. A command line is read only of programs that may have one, by their names, which
-/// nobody waits for.
+/// no process waits for.
 pub(super) fn heap_sizes(root: &Root, group: &CgroupFacts) -> Vec<FixedHeap> {
     let name = |pid: i32| root.read(format!("/proc/{pid}/comm")).ok();
     let told = processes(root, group)
@@ -174,7 +174,7 @@ mod tests {
         let words = host.path().join("proc/7/cmdline");
         let mode = rustix::fs::Mode::RWXU;
         rustix::fs::mknodat(rustix::fs::CWD, &words, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        // Whoever opens it waits, as long as this is open, for what is never written.
+        // A process that opens it waits, as long as this is open, for what is never written.
         let _hangs = File::options().read(true).write(true).open(&words).unwrap();
         let path = host.path().to_owned();
         let (done, wait) = mpsc::channel();

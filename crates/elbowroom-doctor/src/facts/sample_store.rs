@@ -12,7 +12,7 @@ use std::time::Duration;
 /// So many are kept; a week of them, taken every twenty minutes.
 const MAX_SAMPLES: usize = 504;
 
-/// Nobody is at writing a look for so long.
+/// No look takes so long to write.
 const STALE_DRAFT_AGE: Duration = Duration::from_secs(600);
 
 /// A directory of looks.

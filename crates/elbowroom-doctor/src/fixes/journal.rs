@@ -189,7 +189,7 @@ impl Journal {
     fn lock(&self) -> Result<File, JournalError> {
         let path = self.dir.join(LOCK);
         let mut options = File::options();
-        // Who can open a file can lock it: others cannot.
+        // A user who can open a file can lock it: others cannot open this one.
         let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path);
         let file = file.map_err(io_error("opening", &path))?;
         flock(&file, FlockOperation::LockExclusive)

@@ -44,7 +44,7 @@ impl LockedMemory {
             )?
         };
         self.0.push(piece);
-        // SAFETY: the range was mapped above with this length, and only `LockedMemory` unmaps it. Locking writes no byte that anybody
+        // SAFETY: the range was mapped above with this length, and only `LockedMemory` unmaps it. Locking writes no byte that anything
         // reads: it faults every page in (mm/mlock.c, `__mm_populate`).
         let locked = unsafe { rustix::mm::mlock(piece, length) };
         locked.inspect_err(|_| self.shrink())
@@ -70,7 +70,7 @@ impl Drop for LockedMemory {
 /// What of the host's free memory is kswapd's: the zones' high watermarks together.
 ///
 /// # Errors
-/// Where `/proc/zoneinfo` cannot be read: without watermarks nobody knows what is free.
+/// Where `/proc/zoneinfo` cannot be read: without watermarks it is not known what is free.
 pub(crate) fn high_watermarks(root: &Root) -> Result<Bytes, ReadError> {
     let path = "/proc/zoneinfo";
     let marks = proc::zoneinfo(&root.read(path)?).map_err(|e| ReadError::malformed(path, e))?;
@@ -80,7 +80,7 @@ pub(crate) fn high_watermarks(root: &Root) -> Result<Bytes, ReadError> {
 /// How the host and its containers are, now.
 ///
 /// # Errors
-/// Where `/proc/meminfo` cannot be read. Who has no pressure file is not asked.
+/// Where `/proc/meminfo` cannot be read. A container without a pressure file is left out.
 pub(crate) fn distress_signals(root: &Root, facts: &HostFacts) -> Result<StallSample, ReadError> {
     let meminfo = meminfo(root)?;
     let of = |key: &str| meminfo.get(key).copied().unwrap_or_default();
@@ -97,7 +97,7 @@ pub(crate) fn distress_signals(root: &Root, facts: &HostFacts) -> Result<StallSa
         Some((g.name(), format!("{dir}/memory.pressure")))
     });
     for (name, file) in containers.chain([(String::new(), "/proc/pressure/memory".to_owned())]) {
-        // A container that ends in between is no longer anybody who suffers.
+        // A container that ends in between does not suffer any more.
         if let Some(waited) = root.read(&file).ok().and_then(|t| proc::pressure(&t).ok()) {
             signs.stalled.insert(name, waited.full.total);
         }

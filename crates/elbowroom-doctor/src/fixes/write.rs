@@ -1,4 +1,4 @@
-//! Writing a fix and taking it back. A file that says something else than expected belongs to somebody else: it is left
+//! Writing a fix and taking it back. A file that says something else than expected belongs to another program: it is left
 //! alone, and so is one that the agent holds by lease: what it says goes with the lease, and what it said before comes back.
 //! What was written is read back; what the kernel made something else of is an error.
 
@@ -19,7 +19,7 @@ pub enum WriteError {
     /// It cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// Somebody wrote it since it was looked at.
+    /// It was written since it was looked at.
     #[error("{file} says {now}, not {expected} any more: look again with `elbowroom doctor`")]
     Changed {
         /// The file.
@@ -99,7 +99,7 @@ pub enum RevertOutcome {
     AlreadyReverted,
     /// The file, or its cgroup, is gone.
     Gone,
-    /// Somebody changed it since; this is what it says.
+    /// Another program changed it since; this is what it says.
     Foreign(String),
     /// The agent holds it.
     Leased(LeasedValue),
@@ -119,7 +119,7 @@ impl RevertOutcome {
     }
 }
 
-/// Takes back what a write that failed may have left, unless somebody changed it since.
+/// Takes back what a write that failed may have left, unless another program changed it since.
 ///
 /// # Errors
 /// Those of [`revert`].
@@ -130,7 +130,7 @@ pub(crate) fn revert_failed_write(
     error: &WriteError,
 ) -> Result<RevertOutcome, WriteError> {
     match error {
-        // It was not begun: what the file says is somebody else's.
+        // It was not begun: what the file says is another program's.
         WriteError::Changed { .. } | WriteError::Leased { .. } | WriteError::Lease(_) => {
             Ok(RevertOutcome::AlreadyReverted)
         }
@@ -368,7 +368,7 @@ mod tests {
         assert!(!RevertOutcome::Leased(lent).is_reverted());
         agent.release(&knob);
         assert_eq!(revert(&root, &ledger, &raised()).unwrap(), RevertOutcome::Reverted);
-        // Somebody else's value in a file that is on record is his.
+        // Another program's value in a file that is on record is its own.
         assert_eq!(agent.set(&knob, Limit::At(900), "lent").unwrap(), Leased::Written);
         host.write("cg/memory.max", "3000\n").unwrap();
         assert_eq!(revert(&root, &ledger, &raised()).unwrap(), RevertOutcome::Foreign("3000".into()));

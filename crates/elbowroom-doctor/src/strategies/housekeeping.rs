@@ -341,7 +341,7 @@ pub fn plan(facts: &HostFacts, job: &HousekeepingJob) -> Option<(FindingFix, Opt
     match &job.place {
         JobLocation::Group(path) => {
             let group = facts.groups.iter().find(|g| g.path == *path)?;
-            // One that somebody set is theirs.
+            // One that a user set is the user's.
             group.limit(file).filter(|l| l.value().is_none())?;
             let write: FileWrite = cgroup_write(group, HierarchyController::Memory, file, size.get())?;
             Some((FindingFix { commands: vec![plain_command(&write)], writes: vec![write] }, None))

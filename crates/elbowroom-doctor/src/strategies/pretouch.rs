@@ -4,8 +4,8 @@
 //! promised page may have to reclaim before it returns. Only a program can touch its own memory early (a JVM with
 //! `-XX:+AlwaysPreTouch`); from outside, reclaim can be made to happen earlier.
 //!
-//! Approach: [`plan`] says how much is promised and how much of that the host can free without hurting anybody: what is free
-//! above the watermarks, and page cache that nobody used lately. On v2 those who give it are named ([`CacheDonor`]) and asked
+//! Approach: [`plan`] says how much is promised and how much of that the host can free without hurting a container: what is free
+//! above the watermarks, and page cache that was not used lately. On v2 the groups that give it are named ([`CacheDonor`]) and asked
 //! through `memory.reclaim`; the rest, and all of it on v1, is taken by touching pages, which kswapd replaces.
 //! [`stop_reason`] says when to stop, [`memory_to_hold`] how much to hold while the container takes over.
 //!
@@ -63,7 +63,7 @@ pub struct PretouchPlan {
     pub bound: PretouchBound,
     /// What has to be reclaimed for it; zero where it is free already.
     pub reclaim: Bytes,
-    /// Who gives it, the host's own jobs first; empty where the kernel must choose.
+    /// The groups that give it, the host's own jobs first; empty where the kernel must choose.
     pub donors: Vec<CacheDonor>,
 }
 
@@ -109,7 +109,7 @@ fn limit_headroom(facts: &HostFacts, group: &CgroupFacts) -> Bytes {
         .unwrap_or(Bytes(u64::MAX))
 }
 
-/// Page cache that nobody used lately and that can be dropped at once, but for the container's own.
+/// Page cache that was not used lately and that can be dropped at once, but for the container's own.
 fn idle_cache(facts: &HostFacts, group: &CgroupFacts) -> Bytes {
     let line = |key: &str| facts.host.meminfo(key).unwrap_or_default();
     let unwritten = line("Dirty").saturating_add(line("Writeback"));
@@ -175,7 +175,7 @@ pub(crate) struct StallSample {
     pub stalled: BTreeMap<String, Micros>,
 }
 
-/// Why to stop: `calm` is the time before, `then` and `now` are two moments since. `None` where nobody suffers more than before.
+/// Why to stop: `calm` is the time before, `then` and `now` are two moments since. `None` where no container suffers more than before.
 pub(crate) fn stop_reason(
     calm: (&StallSample, &StallSample),
     then: &StallSample,

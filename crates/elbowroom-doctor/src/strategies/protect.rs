@@ -39,7 +39,7 @@ pub enum ProtectError {
         /// What is kept for other containers.
         others: Bytes,
     },
-    /// Somebody gave it swap, and that is not lowered.
+    /// A user gave it swap, and that is not lowered.
     SwapGranted {
         /// `memory.swap.max`.
         file: String,

@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// The check that finds the same in containers that run.
 const CHECK: &str = "oom-killed";
-/// The check that has nobody to name.
+/// The check that has no container to name.
 const NAMELESS_CHECK: &str = "host-out-of-memory";
 
 /// One finding for each container that was killed for memory within the last hour and is not there now. None without an agent.

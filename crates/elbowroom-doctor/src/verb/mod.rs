@@ -220,7 +220,7 @@ fn container_called<'a>(facts: &'a HostFacts, name: &str) -> Result<&'a CgroupFa
 /// The most bytes of an answer to a question: a terminal's line.
 const MAX_ANSWER_BYTES: u64 = 4096;
 
-/// Asks on the terminal; no where there is nobody to ask.
+/// Asks on the terminal; no where there is no terminal.
 fn confirm(question: &str) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         return Ok(false);

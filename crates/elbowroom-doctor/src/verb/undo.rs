@@ -93,7 +93,7 @@ pub fn undo(args: &UndoArgs) -> Result<ExitCode> {
 }
 
 /// Takes fixes back, the last first, and forgets those of which nothing stays. `left` are the fixes that are not taken back now; one
-/// that cannot be is among them, for an earlier one of the same file would find its value to be somebody else's.
+/// that cannot be is among them, for an earlier one of the same file would find another program's value.
 fn revert_fixes(
     root: &Root,
     leases: &Path,

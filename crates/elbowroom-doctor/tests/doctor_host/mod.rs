@@ -239,7 +239,7 @@ impl Sim {
         self.web().after.pressure.as_mut().expect("set above")[what].full.avg10 = part;
     }
 
-    /// Everybody waits for disks.
+    /// All tasks wait for disks.
     pub fn host_waits(&mut self, part: u32) {
         let io = &mut self.facts.host.after.pressure.as_mut().expect("set above")[1];
         (io.some.avg10, io.full.avg10) = (part, part);

@@ -162,7 +162,7 @@ impl FaultCounter {
         if fd < 0 {
             return Err(setup_error(SetupStep::Map)(std::io::Error::from_raw_os_error(-fd).into()));
         }
-        // SAFETY: the kernel has just returned this descriptor; nobody else knows or closes it.
+        // SAFETY: the kernel has just returned this descriptor; no other code knows or closes it.
         let enabled = unsafe { OwnedFd::from_raw_fd(fd) };
         let before = self.run_stats();
         meanwhile();
@@ -209,7 +209,7 @@ fn load(
 }
 
 /// The sum of `struct counts` of every CPU. A fault that turns out to be of swap is taken from the anonymous ones where it ends: on
-/// another CPU than it began on, or without having been counted at its begin, when nobody counted yet.
+/// another CPU than it began on, or without having been counted at its begin, when nothing counted yet.
 fn counts(cpus: &[Vec<u8>]) -> FaultCounts {
     let mut words = [0u64; COUNTS_WORDS];
     for bytes in cpus {

@@ -159,7 +159,7 @@ pub(super) fn own_tag() -> String {
     format!("{pid}-{}", started(pid).unwrap_or(0))
 }
 
-/// Whether the profiler of `tag` still runs. What is no tag is nobody's to remove.
+/// Whether the profiler of `tag` still runs. What is no tag is not removed.
 fn is_alive(tag: &str) -> bool {
     let Some((pid, ticks)) = tag.split_once('-') else { return true };
     match (pid.parse(), ticks.parse()) {
@@ -227,7 +227,7 @@ mod tests {
         (runs, run.dir)
     }
 
-    /// Of nobody who runs.
+    /// Of no profiler that runs.
     const TAG: &str = "2147483647-1";
 
     #[test]

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// containerd's socket unless somebody says otherwise.
+/// containerd's socket unless another is given.
 pub(super) const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
 /// A v2 hierarchy without controllers beside those of v1; crun refuses to work where it is.
 const UNIFIED_MOUNT: &str = "/sys/fs/cgroup/unified";
@@ -323,7 +323,7 @@ fn program(kind: EngineKind) -> &'static str {
     }
 }
 
-/// A file in memory for what a command says: nobody has to read it while the command runs.
+/// A file in memory for what a command says: it need not be read while the command runs.
 fn output_file() -> io::Result<File> {
     Ok(File::from(memfd_create("elbowroom", MemfdFlags::CLOEXEC)?))
 }

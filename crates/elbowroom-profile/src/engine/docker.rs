@@ -40,7 +40,7 @@ impl DockerEngine {
         let mut docker = Self { socket, version: String::new(), options: options.clone() };
         let (status, answer) =
             docker.request("GET", "/version", &[]).map_err(|error| silent(error.to_string()))?;
-        // Whoever removes what is left there may have another directory.
+        // The profiler that removes what is left there may have another directory.
         docker.socket = std::path::absolute(&docker.socket).map_err(file_error("finding", &docker.socket))?;
         let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
         match answer["Version"].as_str() {
@@ -121,7 +121,7 @@ impl DockerEngine {
 
     pub(super) fn remove(&self, name: &str) -> Result<(), EngineError> {
         let path = format!("/containers/{name}?force=1&v=1");
-        // Conflict: somebody else is removing it.
+        // Conflict: another program is removing it.
         self.delete(&format!("remove the container {name}"), &path, &[404, 409])
     }
 

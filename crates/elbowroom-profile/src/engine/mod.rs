@@ -353,7 +353,7 @@ fn file_error(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Erro
     move |why| EngineError::File { operation, path, why: why.to_string() }
 }
 
-/// Who listens on a socket: the process itself where the kernel says so, else, where a service manager made the socket, every
+/// The processes that listen on a socket: the process itself where the kernel says so, else, where a service manager made the socket, every
 /// process of that name.
 fn socket_servers(socket: &Path, program: &str) -> Vec<u32> {
     let named = |pid: u32| {

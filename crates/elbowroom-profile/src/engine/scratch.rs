@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Where these directories are. Everybody may write there.
+/// Where these directories are. Every user may write there.
 pub(super) const PARENT: &str = "/var/tmp";
 /// What a name begins with, before the profiler's tag.
 const PREFIX: &str = "elbowroom-gpu-";
@@ -19,7 +19,7 @@ impl ScratchDir {
     /// Makes it, for this user alone.
     ///
     /// # Errors
-    /// It cannot be made, or is there already: whoever made it could read and change what is written there.
+    /// It cannot be made, or is there already: its maker could read and change what is written there.
     pub fn new() -> Result<Self, EngineError> {
         Self::below(Path::new(PARENT), &own_tag())
     }
@@ -59,7 +59,7 @@ fn path(parent: &Path, tag: &str) -> PathBuf {
     parent.join(format!("{PREFIX}{tag}"))
 }
 
-/// Not a link, and nobody else's directory that is only called so.
+/// Not a link, and no other user's directory that is only called so.
 fn is_ours(path: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
     fs::symlink_metadata(path).is_ok_and(|data| data.is_dir() && data.uid() == own)

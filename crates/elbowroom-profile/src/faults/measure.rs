@@ -68,7 +68,7 @@ pub struct CountedContainer {
 pub struct FaultSample {
     /// By container, in the order in which they were found.
     pub containers: Vec<CountedContainer>,
-    /// Faults of everybody else.
+    /// Faults of all others.
     pub others: FaultCounts,
     /// Faults that were seen, but found no room.
     pub lost: u64,
@@ -134,7 +134,7 @@ impl FaultProfiler {
     /// the best that works is, where none is given. `latency` asks for the time of some faults, where that way can tell.
     ///
     /// # Errors
-    /// Nobody is called so, or the kernel refuses.
+    /// No container is called so, or the kernel refuses.
     pub fn start(
         mut containers: ContainerSelector,
         wanted: &[String],
@@ -218,7 +218,7 @@ impl FaultProfiler {
         for subject in new {
             let (id, last) =
                 (self.containers.id(&subject.cgroup), self.cpu(&subject).unwrap_or(Micros::ZERO));
-            // One that begins while everybody is counted has done all its work meanwhile.
+            // One that begins while all are counted has done all its work meanwhile.
             let begin = if self.owners.is_empty() { last } else { Micros::ZERO };
             // Not of a late one: its counters would miss its first faults, and those are most.
             let counters = match self.owners.is_empty() {

@@ -63,7 +63,7 @@ impl GpuComparison {
     }
 }
 
-/// Compares all quantities. Medians, because a GPU that somebody else uses is late once in a while, and never early.
+/// Compares all quantities. Medians, because a GPU that others use too is late once in a while, and never early.
 pub fn compare(runs: &[GpuRun]) -> Vec<GpuComparison> {
     let plain = runs.iter().any(|run| run.sums.is_none() && !run.container)
         && runs.iter().any(|run| run.sums.is_none() && run.container);

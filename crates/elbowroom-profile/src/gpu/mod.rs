@@ -6,7 +6,7 @@
 //! **Approach.** A trace has what the GPU did (kernels, copies) and what the program called (functions of CUDA's runtime and of the
 //! driver). Time on the GPU is the union of its intervals: two kernels at once are not twice the time. Time in calls is *exclusive*: the
 //! runtime calls the driver, and a moment belongs to the innermost call of a thread. Code is loaded when it is first used, inside calls
-//! that are for something else; CUPTI says when, and that is time of loading. When it holds up a call itself, that is nobody's.
+//! that are for something else; CUPTI says when, and that is time of loading. When it holds up a call itself, that belongs to no call.
 //!
 //! **Properties.** Exclusive times of a thread, and what CUPTI holds it up, add up to the time it spends in calls, however they are
 //! nested.
@@ -244,7 +244,7 @@ impl TraceTotals {
     }
 }
 
-/// Begin, end, depth where both are equal, and whose time it is; `None` is nobody's.
+/// Begin, end, depth where both are equal, and whose time it is; `None` belongs to none.
 type CallSpan = (u64, Reverse<u64>, u8, Option<GpuCallKind>);
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -205,7 +205,7 @@ fn open_with(attr: &PerfEventAttr, cpu: u32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: perf_event_open just returned this descriptor; nobody else knows or closes it.
+    // SAFETY: perf_event_open just returned this descriptor; no other code knows or closes it.
     let event = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     debug_assert!(event.as_raw_fd() >= 0);
     Ok(event)

@@ -1,7 +1,7 @@
 //! Records of a perf ring buffer (`include/uapi/linux/perf_event.h`, perf_event_open(2)), as [`super::Sampler`] asks for them:
 //! samples with IP, TID, TIME and CALLCHAIN, everything else with TID and TIME at its end.
 //!
-//! The kernel writes them, and parts of them are names that anybody chose; what does not fit its length is no record.
+//! The kernel writes them, and parts of them are names that any user chose; what does not fit its length is no record.
 
 /// A record with a use.
 #[derive(Clone, Debug, PartialEq, Eq)]

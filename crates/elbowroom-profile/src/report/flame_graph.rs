@@ -50,7 +50,7 @@ impl FlameGraph {
         self.root.count == 0
     }
 
-    /// The figure as a file of its own, in the theme of whoever looks at it.
+    /// The figure as a file of its own, in the viewer's theme.
     pub(crate) fn file(&self, title: &str) -> String {
         const STYLE: &str = "<style>:root { color-scheme: light dark; --paper: #fff; --ink: #222; } \
             @media (prefers-color-scheme: dark) { :root { --paper: #16181c; } } svg { background: var(--paper); } \

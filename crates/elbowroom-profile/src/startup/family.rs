@@ -2,7 +2,7 @@
 //!
 //! # Approach
 //! One table of names, in four ranks. A sample belongs to the lowest rank that any of its frames is in, and within it to the
-//! innermost frame: an interrupt is nobody's work; a page fault is a page fault wherever it happens, in the garbage collector
+//! innermost frame: an interrupt is no program's work; a page fault is a page fault wherever it happens, in the garbage collector
 //! or in a copy to user space; copying page tables belongs to itself and not to the fork around it; files, locks and system
 //! calls are what is left when nothing more telling is on the stack. A sample in the kernel is judged by the kernel's frames.
 //!

@@ -7,10 +7,10 @@
 //! `.gopclntab` (`src/runtime/symtab.go`, `src/debug/gosym/pclntab.go`, and the design *Go 1.2 Runtime Symbol Information*):
 //! a header, function names, and a sorted array of (entry, offset of the function's record). Three forms since Go 1.16 are
 //! told by their magic; before 1.18 entries are addresses, since then distances from the text's begin. In a
-//! position-independent program an address is zero in the file, and a relocation has it: whoever calls gives a function
+//! position-independent program an address is zero in the file, and a relocation has it: the caller gives a function
 //! that knows.
 //!
-//! Everything is read from bytes that somebody else wrote: what leads out of them is no function.
+//! Everything is read from bytes that another program wrote: what leads out of them is no function.
 
 use thiserror::Error;
 

@@ -176,7 +176,7 @@ fn root_certificates(authority: Option<&Path>) -> Result<RootCertStore> {
             Err(error) if authority.is_some() => {
                 return Err(error).with_context(|| format!("--ca: {}", file.display()));
             }
-            // A system without a list of its own trusts nobody; who asks over TLS reads so.
+            // A system without a list of its own trusts no server; a request over TLS fails and says so.
             Err(_) => {}
         }
     }

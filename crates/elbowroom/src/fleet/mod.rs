@@ -190,7 +190,7 @@ pub(crate) fn main(args: &FleetArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!report.is_success())))
 }
 
-/// Who is asked.
+/// The nodes that are asked.
 enum FleetSource {
     Agents(Vec<FleetNode>),
     Prometheus((address::NodeAddress, String)),

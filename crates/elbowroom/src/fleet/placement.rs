@@ -6,8 +6,8 @@
 //! each node.
 //!
 //! # Approach
-//! A node's [`NodeResources`] is what nobody uses and nobody can call back, less a *headroom* for what moves. Whether a container fits is
-//! one question asked of every resource: how many such containers would fit? The least answer counts, and names the *scarce*
+//! A node's [`NodeResources`] is what no container uses and none can call back, less a *headroom* for what moves. Whether a container fits
+//! is one question asked of every resource: how many such containers would fit? The least answer counts, and names the *scarce*
 //! resource. Nodes are ranked by that number, so that what comes hurts its neighbours as little as possible. Of a node with
 //! several disks the roomiest counts.
 //!
@@ -105,7 +105,7 @@ pub fn evaluate(room: &NodeResources, ask: &PlacementRequest, headroom: Percent)
     })
 }
 
-/// The nodes in the order in which they are best taken: who fits most often first, then by name.
+/// The nodes in the order in which they are best taken: those that fit most often first, then by name.
 pub fn rank<'a>(
     nodes: impl IntoIterator<Item = (&'a str, &'a NodeResources)>,
     ask: &PlacementRequest,

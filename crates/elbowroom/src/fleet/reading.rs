@@ -20,7 +20,7 @@ pub(crate) const SNAPSHOT_PATH: &str = "/api/v1/snapshot";
 /// One look at one node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeReading {
-    /// When, in milliseconds since 1970 by that node's clock; `None` where nobody says.
+    /// When, in milliseconds since 1970 by that node's clock; `None` where the node does not say.
     pub time_unix_ms: Option<u64>,
     /// Version of its agent.
     pub version: String,

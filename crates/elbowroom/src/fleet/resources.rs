@@ -20,7 +20,7 @@ pub struct NodeResources {
     pub memory_used: Option<Bytes>,
     /// What containers have reserved.
     pub memory_reserved: Bytes,
-    /// Free to lend: what nobody uses, less what containers have reserved and do not use, for they may call it back. `None` while
+    /// Free to lend: what no container uses, less what containers have reserved and do not use, for they may call it back. `None` while
     /// that is not known.
     pub memory_free: Option<Bytes>,
     /// Whether containers compete for memory now.

@@ -143,7 +143,7 @@ pub(super) fn remove_stale(run_dir: &Path, has_cgroup: impl Fn(&str) -> bool) {
 
 /// The attendant. Of the runner it inherits that it is deaf to signals: a service manager that stops the runner tells all.
 pub(crate) fn main(args: &AttendantArgs, run_dir: &Path) -> anyhow::Result<()> {
-    // SAFETY: nothing in this process has opened a descriptor yet; what is closed was inherited, and nobody here knows of it.
+    // SAFETY: nothing in this process has opened a descriptor yet; what is closed was inherited, and no code here knows of it.
     // (By number: musl, which the tarball is built with, has no function for it.)
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     // Not the leader of a process group: the runner started it. Keys on the runner's terminal are not for the agent.

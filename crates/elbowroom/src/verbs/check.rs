@@ -231,7 +231,7 @@ fn text(report: &CheckOutput) -> String {
     text
 }
 
-/// Who answers, and what it does with its decisions.
+/// The agent that answers, and what it does with its decisions.
 fn agent_text(report: &CheckOutput) -> String {
     let mut text = String::new();
     match &report.agent {

@@ -327,7 +327,7 @@ pub(super) fn explanation_text(explanation: &Explanation, now: Micros) -> String
     text
 }
 
-/// The last changes, the newest first, without those that nobody can tell from none.
+/// The last changes, the newest first, without those that change nothing on the screen.
 fn changes_text(changes: &[ViewChange], now: Micros) -> String {
     let shows = |change: &&ViewChange| match change.what {
         ViewDelta::Cpu { from, to } => from != to,

@@ -3,7 +3,7 @@
 //!
 //! A program (an *actuator*, `actuators/`) knows the server: `PROGRAM get ARGUMENTS` prints its value, as `134217728 bytes`,
 //! `4 count`, or with `none` in place of the number; `PROGRAM set VALUE ARGUMENTS` changes it. What the server's user had is put back at the end: by this
-//! process, or where it is killed by a shell that waits for that. A value that somebody else has set meanwhile stays.
+//! process, or where it is killed by a shell that waits for that. A value that another program has set meanwhile stays.
 
 use crate::follow::{EffectiveResources, FollowRule, SettingFollower, SettingUnit};
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -33,13 +33,13 @@ const POLL_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 const ACTUATOR_TIMEOUT: Micros = Micros::secs(10);
 /// How long the agent may be away before the server has its own value back.
 const AGENT_GRACE: Micros = Micros::secs(10);
-/// The least size where nobody says another.
+/// The least size where none is given.
 const DEFAULT_MIN_BYTES: u64 = 16 << 20;
 /// A variable with the container's cgroup, from the root of its hierarchy: what is signalled is to be in there.
 const CGROUP_ENV: &str = "ELBOWROOM_CGROUP";
 
 /// Waits for the end of its input, whose last line is what the setting is and what it was, and puts that back; not where the line
-/// is `done`, or somebody else has set it meanwhile. While it is being set it may be `any`thing, for servers round; and a server that is
+/// is `done`, or another program has set it meanwhile. While it is being set it may be `any`thing, for servers round; and a server that is
 /// still busy with that refuses another value, or comes back to it: it is tried twenty times, a second apart, and looked at a second later.
 const GUARD_SCRIPT: &str = r#"program=$1 now='' was='' is_set='' tries=20
 shift
@@ -171,7 +171,7 @@ impl FollowSession {
         let Some(change) = self.follower.due_change(now, room) else { return Ok(()) };
         let is = self.setting.get()?.0;
         if !self.uncertain && is != self.applied.or(self.original) {
-            // Somebody else's word: from now on that is what the user set.
+            // Another program's word: from now on that is what the user set.
             let value = is.unwrap_or(change.from);
             (self.original, self.applied) = (is, None);
             self.follower.set_externally(now, value);
@@ -197,7 +197,7 @@ impl FollowSession {
         if stays {
             // What a server is told and does not do may still be written down, for its next start to find.
             let back = self.setting.set(is).context("what its user set could not be put back");
-            // Who refuses the one may refuse the other.
+            // A server that refuses the one may refuse the other.
             if set.is_ok() {
                 self.uncertain = back.is_err();
                 back?;
@@ -224,7 +224,7 @@ impl FollowSession {
         Ok(())
     }
 
-    /// Says what is ours to whoever is left when this process is killed.
+    /// Says what is ours to the guard, for when this process is killed.
     fn update_guard(&mut self, line: &str) -> Result<()> {
         if self.guard.as_mut().is_none_or(|guard| !matches!(guard.try_wait(), Ok(None))) {
             self.guard = Some(self.setting.spawn_guard()?);
@@ -234,7 +234,7 @@ impl FollowSession {
         writeln!(input, "{line}").context("telling the guard")
     }
 
-    /// Gives the server what its user set, unless somebody else has set another value since. Where that fails, the guard tries it once
+    /// Gives the server what its user set, unless another program has set a value since. Where that fails, the guard tries it once
     /// more when this process ends.
     fn restore_original(&mut self) -> Result<()> {
         if self.applied.is_none() && !self.uncertain {
@@ -271,7 +271,7 @@ impl FollowedSetting {
         Ok(Self { program, cgroup, first_process: None, stop: StopFlag::new()? })
     }
 
-    /// What an actuator is told of the container: 0 where nobody runs in it, for without a process one would ask the host's server.
+    /// What an actuator is told of the container: 0 where no process runs in it, for without a process one would ask the host's server.
     fn environment(&mut self) -> Result<[(&'static str, String); 2]> {
         if self
             .first_process
@@ -494,7 +494,7 @@ esac
         std::fs::remove_file(&broken).unwrap();
         followed.restore_original().unwrap();
         assert_eq!((followed.applied, value().trim()), (None, "100"));
-        // What is somebody else's stays.
+        // What is another program's stays.
         let later = |seconds| timer::now().saturating_add(Micros::secs(seconds));
         followed.step(later(2), room(80)).unwrap();
         std::fs::write(dir.path().join("value"), "30").unwrap();

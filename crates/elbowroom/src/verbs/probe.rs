@@ -107,7 +107,7 @@ fn send(run_dir: &Path, args: &SendArgs) -> Result<()> {
 enum ProbeTransport {
     /// As this process's own container.
     Socket(PathBuf),
-    /// As somebody who may ask the agent.
+    /// As a user who may ask the agent.
     Control(Box<ControlClient>, String),
 }
 

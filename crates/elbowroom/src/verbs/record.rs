@@ -31,7 +31,7 @@ use std::path::Path;
 
 /// Version of the recording's form.
 const VERSION: u32 = 2;
-/// How long a recording is unless somebody says otherwise.
+/// How long a recording is where no length is given.
 const DEFAULT_DURATION: Micros = Micros::secs(60);
 /// Differences shown before the rest is only counted.
 const MAX_DIFFERENCES: usize = 10;

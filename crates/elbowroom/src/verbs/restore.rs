@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// Everything is as its users set it.
 const CLEAN: u8 = 0;
-/// Something is as somebody else set it, or held by an agent that works.
+/// Something is as another program set it, or held by an agent that works.
 const NOT_RESTORED: u8 = 1;
 /// A limit of ours may still be in force.
 const FAILED: u8 = 2;

@@ -29,7 +29,7 @@ pub(crate) fn record(run_dir: &Path, dir: &Path, args: &RecordArgs) -> Result<()
     ensure!(args.max_size >= MIN_SIZE, "--max-size: {} is too small: at least {MIN_SIZE}", args.max_size);
     let signals = SignalFd::block(&[Signal::INT, Signal::TERM]).context("blocking signals")?;
     let mut writer = RingWriter::open(dir, args.max_size)?;
-    // Nobody to ask is an error at first, and later something that passes.
+    // No agent to ask is an error at first, and later something that passes.
     writer.write(fetch_snapshot(run_dir)?)?;
     let ticker = Ticker::new(args.every)?;
     let begin = timer::now();

@@ -42,7 +42,7 @@ impl Agent {
         agent
     }
 
-    /// One whose socket nobody has made.
+    /// One whose socket was not made.
     pub(crate) fn silent() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let views = dir.path().join("views");

@@ -38,7 +38,7 @@ pub struct AuditRow {
     pub set: &'static str,
     /// Beginnings of environment variables (`NAME=`) or command line words that settle it.
     pub settled_by: &'static [&'static str],
-    /// Who says so.
+    /// The source of that.
     pub reference: &'static str,
 }
 
@@ -47,7 +47,7 @@ pub struct AuditRow {
 pub enum ReadPattern {
     /// It does not ask: a number in its configuration decides, or nothing does.
     Nothing,
-    /// Nobody here knows.
+    /// Not known here.
     Unknown,
     /// Once, when it starts or when it first needs to know.
     Once(&'static [ResourceSource]),
@@ -117,7 +117,7 @@ pub fn rows() -> impl Iterator<Item = &'static AuditRow> {
         .flatten()
 }
 
-/// The row for a program. `None` where the table knows the program and not this version: nobody should guess.
+/// The row for a program. `None` where the table knows the program and not this version: it is not guessed.
 pub fn find_row(program: &DetectedProgram, resource: Resource) -> Option<&'static AuditRow> {
     let mut fitting = rows().filter(|row| {
         row.id == program.id

@@ -30,7 +30,7 @@ use std::time::Duration;
 const STEP_BYTES: Bytes = Bytes::mib(16);
 /// How long the host is watched before, to know how it is without us.
 const BASELINE_TIME: Micros = Micros::secs(1);
-/// Shorter than this, what somebody waited says nothing.
+/// Shorter than this, a time of waiting says nothing.
 const MIN_PRESSURE_WINDOW: Micros = Micros::millis(200);
 /// How often a container that takes over is looked at.
 const HANDOVER_INTERVAL: Micros = Micros::millis(50);
@@ -71,7 +71,7 @@ struct PretouchOutput {
     reclaimed: Bytes,
     /// Memory that was touched.
     touched: Bytes,
-    /// What was held at the end, and is free for anybody now.
+    /// What was held at the end, and is free for all now.
     left: Bytes,
     free_before: Bytes,
     free_after: Bytes,
@@ -109,7 +109,7 @@ pub fn main(args: &PretouchArgs, load: LoadSources) -> Result<ExitCode> {
     };
     say(&plan_line(&report));
     let size = report.plan.size;
-    // What is free needs no touch, only, where that is asked for, somebody who keeps it.
+    // What is free needs no touch, only, where that is asked for, a process that keeps it.
     if report.plan.reclaim > Bytes::ZERO || (size > Bytes::ZERO && args.hold.is_some()) {
         let calm = pretouch::distress_signals(&root, &facts)?;
         let mut work = PretouchRun {
@@ -240,7 +240,7 @@ impl PretouchRun<'_> {
         Ok(None)
     }
 
-    /// Waits as long as `size` may take, and looks how everybody is.
+    /// Waits as long as `size` may take, and looks how the containers are.
     fn pace(&mut self, size: Bytes) -> Result<StopReason> {
         match self.interruptible_sleep(transfer_time(size, self.rate))? {
             Some(why) => Ok(Some(why)),
@@ -248,7 +248,7 @@ impl PretouchRun<'_> {
         }
     }
 
-    /// Whether somebody suffers.
+    /// Whether a container suffers.
     fn check_pressure(&mut self) -> Result<StopReason> {
         let then = self.previous.get_or_insert_with(|| self.baseline.1.clone());
         if now_boot().saturating_sub(then.at) < MIN_PRESSURE_WINDOW {
@@ -260,7 +260,7 @@ impl PretouchRun<'_> {
         Ok(why)
     }
 
-    /// Waits, unless somebody wants an end.
+    /// Waits, unless a signal asks for the end.
     fn interruptible_sleep(&self, time: Micros) -> Result<StopReason> {
         let end = now_boot().saturating_add(time);
         loop {

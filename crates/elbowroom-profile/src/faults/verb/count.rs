@@ -45,7 +45,7 @@ pub(super) struct FaultReport {
     pub(super) no_instructions: Option<String>,
     pub(super) elapsed_usec: Micros,
     pub(super) containers: Vec<ContainerFaults>,
-    /// Faults of everybody else.
+    /// Faults of all others.
     pub(super) others: FaultTotals,
     pub(super) cost: ProgramCost,
 }
@@ -122,7 +122,7 @@ pub(super) fn count(args: &FaultsArgs, load: LoadSources) -> Result<ExitCode> {
     });
     let mut profiler =
         FaultProfiler::start(args.selection.open(load)?, &args.selection.containers, tier, args.latency)?;
-    // Whoever starts something to be counted waits for this.
+    // A program that starts something to be counted waits for this.
     say(&format!("elbowroom: counting page faults by {}", text::tier_name(profiler.tier())));
     let begin = timer::now();
     let until = args
@@ -177,7 +177,7 @@ fn time_left(until: Option<Micros>, otherwise: Micros) -> Duration {
     Duration::from_micros(left.get())
 }
 
-/// Waits; whether somebody wants an end.
+/// Waits; whether a signal asks for the end.
 fn wait_for_stop(signals: &SignalFd, wait: Duration) -> Result<bool> {
     let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
     match poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&wait)) {

@@ -157,7 +157,7 @@ fn run_interleaved(
     traced.environment.extend(cupti.as_deref().map(|path| set("ELBOWROOM_CUPTI", path)));
     let mut runs = Vec::new();
     for round in 0..args.runs {
-        // Who goes first changes from round to round.
+        // The first place changes from round to round.
         let order = if round % 2 == 0 { [false, true] } else { [true, false] };
         for (traces, container) in [false, true].into_iter().flat_map(|traces| order.map(|c| (traces, c))) {
             let program = if traces { &traced } else { &plain };

@@ -80,7 +80,7 @@ fn huge_zeros(own: &Pagemap) -> Result<Option<(u64, ProbeMemory)>, PagesError> {
     Ok((is_huge && one == other).then_some((one.0, memory)))
 }
 
-/// Private memory of nobody else's knowledge.
+/// Private memory that no other code knows.
 #[derive(Debug)]
 struct ProbeMemory {
     start: NonNull<u8>,

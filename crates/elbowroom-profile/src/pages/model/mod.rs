@@ -13,7 +13,7 @@
 //! The order of processes and tables changes nothing. One process alone has nothing groupable.
 //!
 //! Differs from the thesis: it has the kernel print one process after another while they are stopped; here nothing is stopped, so
-//! the tables of two processes may be milliseconds apart. The kernel's page of zeros is shared by whoever reads memory that was
+//! the tables of two processes may be milliseconds apart. The kernel's page of zeros is shared by all processes that read memory that was
 //! never written, as its huge one is; they are counted apart, because there is nothing in them to share.
 
 pub(crate) mod area;
@@ -78,7 +78,7 @@ pub(crate) enum AccessTracking {
     InEntries,
     /// They do not, but areas may.
     InAreas,
-    /// Nobody watched.
+    /// It was not watched.
     NotWatched,
 }
 
@@ -129,12 +129,12 @@ impl AddAssign for EntryCounts {
     }
 }
 
-/// Frames in which the kernel has zeros for whoever reads memory that was never written, where they are known.
+/// Frames in which the kernel has zeros for processes that read memory that was never written, where they are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ZeroFrames {
     /// Of 4 KiB.
     pub page: Option<u64>,
-    /// The first of the huge one: it is nobody's memory, and the kernel counts it as no huge page either (`smaps`).
+    /// The first of the huge one: it is no process's memory, and the kernel counts it as no huge page either (`smaps`).
     pub huge: Option<u64>,
 }
 
