@@ -1,7 +1,7 @@
 /*
  * The names that compilers call at the beginning of a parallel region. Each asks openmp.c where to go on, and with how many
  * threads, and goes there with everything else as it came: the callers' further arguments are of no concern here, and of
- * __kmpc_fork_call nobody knows how many there are.
+ * __kmpc_fork_call it is not known how many there are.
  */
 	.set	number, 0
 	.text

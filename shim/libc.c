@@ -56,7 +56,7 @@ static void *behind(const char *name, void **cache)
 	return found;
 }
 
-/* The kernel's own, or what most have where nobody says it. */
+/* The kernel's own, or what most have where it is not said. */
 static word page_bytes(void)
 {
 	enum { AT_PAGESZ_ = 6 };
@@ -75,7 +75,7 @@ static uint64_t memory_left(const struct elbowroom_view *v, const struct system_
 }
 
 /*
- * The highest CPU that the calling thread or the first one may really run on, and one: who makes an array of as many entries as
+ * The highest CPU that the calling thread or the first one may really run on, and one: a program that makes an array of as many entries as
  * there are CPUs configured indexes it by sched_getcpu() (jemalloc's percpu_arena).
  */
 static long cpus_reached(void)

@@ -85,7 +85,7 @@ static struct runtime *runtime_of(const struct object *o)
 		struct runtime *r = &runtimes[i];
 		uintptr_t base = 0;
 
-		/* Base 0: a program without position independence that has its runtime inside. It is nobody else's. */
+		/* Base 0: a program without position independence that has its runtime inside. It has no other. */
 		if (!__atomic_compare_exchange_n(&r->base, &base, o->base | 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED) &&
 		    base != (o->base | 1))
 			continue;

@@ -71,7 +71,7 @@ static inline long now_ms(void)
 	return t.sec * 1000 + t.nsec / 1000000 + 1;
 }
 
-/* Only one that nobody else has seen. */
+/* Only one that no other thread has seen. */
 static void page_unmap(const struct elbowroom_page *page)
 {
 	sys(NR_munmap, (long)page, ELBOWROOM_PAGE_SIZE, 0, 0, 0, 0);
@@ -107,7 +107,7 @@ static int page_named;
 
 /*
  * Once, and before there are threads: a setenv() elsewhere frees what getenv() reads (glibc before 2.41). A copy, because programs
- * write over what they were given. Who asks before constructors run comes here by himself, before a C library has an environment
+ * write over what they were given. A caller before constructors run comes here itself, before a C library has an environment
  * perhaps: then it is too early to say.
  */
 static __attribute__((constructor)) void page_read_name(void)
@@ -124,7 +124,7 @@ static __attribute__((constructor)) void page_read_name(void)
 }
 
 static const struct elbowroom_page *page_mapped;
-/* When somebody last began to look, and whether a first look has ended. */
+/* When a thread last began to look, and whether a first look has ended. */
 static long page_looked_at;
 static int page_looked;
 
@@ -134,7 +134,7 @@ static inline const struct elbowroom_view *page_current(const struct elbowroom_p
 }
 
 /*
- * There is no page, or nobody keeps the one there was: looks again, once a second. Before a first look has ended everybody looks
+ * There is no page, or no agent keeps the one there was: looks again, once a second. Before a first look has ended all threads look
  * for himself, or threads that ask together would be told that there is none. Pages that were found are never unmapped, because
  * other threads may be reading: that is 4 KiB for each agent that came and went.
  */
@@ -146,7 +146,7 @@ static __attribute__((noinline, cold)) const struct elbowroom_page *page_find(vo
 	if (__atomic_load_n(&page_looked, __ATOMIC_ACQUIRE)) {
 		if (now - before < 1000 ||
 		    !__atomic_compare_exchange_n(&page_looked_at, &before, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-			/* Or somebody has just found one. */
+			/* Or another thread has just found one. */
 			page = __atomic_load_n(&page_mapped, __ATOMIC_ACQUIRE);
 			return page != old ? page : NULL;
 		}
@@ -168,7 +168,7 @@ static __attribute__((noinline, cold)) const struct elbowroom_page *page_find(vo
 	return page;
 }
 
-/* The page, if there is one that somebody keeps. */
+/* The page, if there is one that an agent keeps. */
 static inline const struct elbowroom_page *page_get(void)
 {
 	const struct elbowroom_page *page = __atomic_load_n(&page_mapped, __ATOMIC_ACQUIRE);

@@ -3,7 +3,7 @@
  *
  * The page is a file of 4096 bytes at ELBOWROOM_VIEW_PATH, or where the environment variable ELBOWROOM_VIEW said when the
  * program began. It is there as long as an agent shows the container its view; without one the file is missing, or empty.
- * One process writes it, anybody may read it, and no reader ever waits or is waited for.
+ * One process writes it, any process may read it, and no reader ever waits or is waited for.
  *
  * Reading one number: load `generation`, then the field in views[generation & 1]. Both loads may be relaxed, and the
  * result is a number that was, or in this instant becomes, the container's. Reading several that belong together: do the
@@ -35,7 +35,7 @@ extern "C" {
 
 /* What one container can use. */
 struct elbowroom_view {
-	/* Effective CPU, in whole CPUs. 0: nobody keeps this page up to date any more; look at the path again. */
+	/* Effective CPU, in whole CPUs. 0: no agent keeps this page up to date any more; look at the path again. */
 	uint32_t cpus;
 	/* The most that can become under the limits as they are. */
 	uint32_t cpus_most;

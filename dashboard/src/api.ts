@@ -4,7 +4,7 @@ import type { Alert, Change, Tick } from "./types";
 
 const KEY = "elbowroom-token";
 
-/** What went wrong with a question; `status` is 0 where nobody answered. */
+/** What went wrong with a question; `status` is 0 where nothing answered. */
 export class Failed extends Error {
   constructor(readonly status: number, message: string) {
     super(message);
@@ -46,7 +46,7 @@ async function why(response: Response): Promise<string> {
     const { error } = JSON.parse(text) as { error?: unknown };
     if (typeof error === "string") return error;
   } catch {
-    // Not everybody between us and the agent speaks JSON.
+    // Not every program between us and the agent speaks JSON.
   }
   return text.slice(0, 200) || response.statusText;
 }

@@ -75,7 +75,7 @@ export function time(unixMs: number, now = Date.now()): string {
     : `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock}`;
 }
 
-/** The same in UTC, for whoever compares with a log. */
+/** The same in UTC, to compare with a log. */
 export function utc(unixMs: number): string {
   return `${new Date(unixMs).toISOString().replace("T", " ").slice(0, 19)} UTC`;
 }

@@ -36,7 +36,7 @@ const FILTERS: { key: string; title: string; words: string; fits: (live: Live) =
   { key: "less", title: "Below its limit", words: "sees less than its limits would allow", fits: (live) => (ratio(live.cpu_effective, live.cpu_upper) ?? 1) < 1 || (ratio(live.memory_effective, live.memory_hard) ?? 1) < 1 },
 ];
 
-/** Worst first, unless somebody chose otherwise. */
+/** Worst first, unless the user chose otherwise. */
 const SORT = "state";
 
 /** Rows kept above and below what is visible. */

@@ -98,7 +98,7 @@ function turnTheme(): void {
   repaint();
 }
 
-/** Says that nobody answers, since when, and when it is tried again; or asks for the token. */
+/** Says that nothing answers, since when, and when it is tried again; or asks for the token. */
 function connection(): void {
   const { away } = store;
   mark(document.documentElement, "data-away", away ? "" : null);

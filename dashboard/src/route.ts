@@ -1,4 +1,4 @@
-// What is shown is in the address, so that it can be sent to somebody and survives a reload.
+// What is shown is in the address, so that it can be sent to another person and survives a reload.
 
 export const RANGES = { "10m": 600, "2h": 7200, "24h": 86400 } as const;
 export type Range = keyof typeof RANGES;

@@ -92,7 +92,7 @@ static void lift(void)
 
 	if (next <= limit_now())
 		next = 0;
-	/* In this order: who knows of fewer lifts than there are sets nothing, and who knows of this one knows where to. */
+	/* In this order: a caller that knows of fewer lifts than there are sets nothing, and one that knows of this lift knows where to. */
 	__atomic_store_n(&counts.lifted_to, next, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&counts.lifted, 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&counts.limit, next, __ATOMIC_RELEASE);

@@ -35,7 +35,7 @@ int virtual_max_prepare(const struct elf *elf, const struct machine *machine, st
 void virtual_max_in_pause(void);
 /*
  * Sets VirtualMax, and what it is lifted to first, both in bytes; 0 is none. In force from the next collection on. Where it was
- * lifted more than `lifts` times by now, it stays what it is: who sets it has to know.
+ * lifted more than `lifts` times by now, it stays what it is: its setter has to know.
  */
 void virtual_max_set(uint64_t bytes, uint64_t lifted, uint64_t lifts);
 /* True when it was prepared and is in place. */

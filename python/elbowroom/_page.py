@@ -58,7 +58,7 @@ class _Page:
         generation = int.from_bytes(self.map[_GENERATION : _GENERATION + 4], sys.byteorder)
         at = _VIEWS + (generation & 1) * _VIEW_SIZE
         if not any(self.map[at : at + 4]):
-            raise OSError(f"{path}: nobody keeps it")
+            raise OSError(f"{path}: no agent keeps it")
         # ctypes cannot look into a read-only buffer; the address is what it takes to make its own objects there.
         address = _address(self.map)
         self.generation = ctypes.c_uint32.from_address(address + _GENERATION)
@@ -108,7 +108,7 @@ _lock = threading.Lock()
 
 
 def _renew_lock():
-    """In a child: whoever held it is not there."""
+    """In a child: the thread that held it is not there."""
     global _lock
     _lock = threading.Lock()
 
@@ -117,13 +117,13 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _current():
-    """The page, if somebody keeps one."""
+    """The page, if an agent keeps one."""
     global _page, _looked_at
     page = _page
     if page is not None and page.is_kept():
         return page
     with _lock:
-        # Somebody may have found it while we waited.
+        # Another thread may have found it while we waited.
         if _page is not page and _page is not None and _page.is_kept():
             return _page
         now = time.monotonic()
@@ -193,7 +193,7 @@ def wait(seen: int = 0, timeout: Optional[float] = None) -> Optional[int]:
 
 
 def changes(timeout: Optional[float] = None) -> Iterator[View]:
-    """The view now, and each time that it changes; ends when nobody keeps it, or when nothing changed for `timeout`
+    """The view now, and each time that it changes; ends when no agent keeps it, or when nothing changed for `timeout`
     seconds."""
     seen = 0
     while True:

@@ -1,4 +1,4 @@
-/* Reads whole views while somebody publishes without a pause, in each of which all numbers are the same. Says how many
+/* Reads whole views while a thread publishes without a pause, in each of which all numbers are the same. Says how many
  * versions it saw, and fails at the first that is none. Ends after VERSIONS of them, or at the end of standard input. */
 #include "../view.h"
 #include <poll.h>

@@ -1,4 +1,4 @@
-/* Waits for one change after another and prints the effective CPU at each; ends when nobody keeps the page any more. */
+/* Waits for one change after another and prints the effective CPU at each; ends when no agent keeps the page any more. */
 #include "../view.h"
 #include <stdio.h>
 

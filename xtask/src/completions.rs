@@ -5,7 +5,7 @@ use clap_complete::Shell;
 use std::fs;
 use std::path::Path;
 
-/// Prints the names, one a line. Nothing without an agent, and nothing after a second with one that hangs. Whoever makes a container
+/// Prints the names, one a line. Nothing without an agent, and nothing after a second with one that hangs. A user who makes a container
 /// names it, and bash evaluates the words it is given: only names that no shell reads anything into are offered.
 const NAMES: &str = "timeout 1 elbowroom list --all --quiet 2>/dev/null | env LC_ALL=C grep -E '^[A-Za-z0-9][A-Za-z0-9_./-]*$'";
 

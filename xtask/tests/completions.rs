@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the agent of these tests has; containers are named by whoever makes them.
+/// What the agent of these tests has; containers are named by their makers.
 const NAMES: &str = "web\nweb-2\ndb/shop.1\n$(touch hacked)\n`touch hacked`\nweb;touch hacked\n-web\nweb x\n";
 
 /// The scripts, in a directory of this test's own: tests run at the same time.

@@ -30,5 +30,5 @@ pub enum GovernorMode {
     Enforce,
 }
 
-/// Cgroups that hold the machine's own services: everybody waits for those, so nothing is ever taken from them.
+/// Cgroups that hold the machine's own services: all containers wait for those, so nothing is ever taken from them.
 pub(crate) const SERVICE_CGROUPS: [&str; 4] = ["/", "/init.scope", "/system.slice", "/user.slice"];

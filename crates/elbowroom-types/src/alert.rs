@@ -1,4 +1,4 @@
-//! One type of event for everything that is wrong, whoever noticed it: governors, the doctor's thread, the guard of leases, the check
+//! One type of event for everything that is wrong, of every source: governors, the doctor's thread, the guard of leases, the check
 //! of the whole node.
 
 use crate::finding::{FindingEvidence, Severity};

@@ -23,7 +23,7 @@ pub struct Claim {
     pub class: ServiceClass,
     /// Its reservation of every disk it uses, whatever it used so far.
     pub disk: DiskReservation,
-    /// The reservation of disks is its own claim, by a label: it is no promise of whoever runs the node.
+    /// The reservation of disks is its own claim, by a label: it is no promise of the operator.
     #[serde(skip)]
     pub disk_is_asked: bool,
     /// What it is entitled to of memory.
@@ -133,14 +133,14 @@ pub struct MemoryClaim {
     /// the v1 soft limit, else nothing.
     #[serde(with = "size", skip_serializing_if = "Option::is_none")]
     pub reserve: Option<Bytes>,
-    /// Where the reservation is a container's own claim, by a label: what of it whoever runs the node promised. The rest counts at most
+    /// Where the reservation is a container's own claim, by a label: what of it the operator promised. The rest counts at most
     /// to the container's own limit.
     #[serde(skip)]
     pub promised: Option<Bytes>,
     /// The part of its reservation that others may use while it has none for it; absent: as `memory.lend` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lend: Option<Percent>,
-    /// The reservation is kept for it whatever happens to others (`memory.min`): the kernel kills somebody else before it takes
+    /// The reservation is kept for it whatever happens to others (`memory.min`): the kernel kills another process before it takes
     /// from it.
     pub guaranteed: bool,
     /// What its probe is measured by, where that does not say it itself: operations per second, or a latency.

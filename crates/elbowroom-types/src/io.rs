@@ -100,7 +100,7 @@ pub struct CgroupIo {
     pub group: CgroupId,
     /// Time at least one of its tasks waited for I/O (`io.pressure`, `some`), where the kernel counts it.
     pub stalled: Option<Micros>,
-    /// Its dirty and written-back page cache now: writes that reach the disk later, on v1 in nobody's name.
+    /// Its dirty and written-back page cache now: writes that reach the disk later, on v1 in no container's name.
     pub dirty: Option<Bytes>,
     /// Its counters per governed disk, ascending.
     pub io: Vec<IoStat>,
@@ -147,7 +147,7 @@ pub struct IoLimits {
     pub user: IoMax,
     /// What we set, in force now; [`IoMax::MAX`] where nothing of ours is.
     pub ours: IoMax,
-    /// Why ours could not be set: the knob belongs to somebody else, or the kernel refused.
+    /// Why ours could not be set: the knob belongs to another program, or the kernel refused.
     pub ceded: Option<LimitWriteFailure>,
 }
 
@@ -165,7 +165,7 @@ pub enum IoWeightMechanism {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitWriteFailure {
-    /// Somebody else wrote it after us: theirs is in force.
+    /// Another program wrote it after us: its value is in force.
     Foreign,
     /// The kernel has no such file here, or refused the value.
     Refused,

@@ -1,4 +1,4 @@
-//! What whoever makes a container asks of Elbowroom: labels of Docker, annotations of everybody else.
+//! What the maker of a container asks of Elbowroom: labels of Docker, annotations of all other engines.
 //!
 //! | key | value |
 //! |---|---|
@@ -13,7 +13,7 @@
 //! | `elbowroom.dev/probe` | a probe on one line |
 //! | `elbowroom.dev/java`, `openmp`, `libc` | `on`, `off`: what is loaded into programs that read no file |
 //!
-//! Labels come from whoever may create containers: what is not understood is kept by name and told, never guessed.
+//! Labels come from users who may create containers: what is not understood is kept by name and told, never guessed.
 
 use crate::claim::{Claim, DiskReservation, MemoryClaim, ServiceClass, WEIGHT_RANGE};
 
@@ -189,7 +189,7 @@ impl ContainerLabels {
         read
     }
 
-    /// The same, by whoever runs the node.
+    /// The same, by the operator.
     #[must_use]
     pub fn as_promised(self) -> Self {
         let (memory_promised, disk_promised) = (self.memory_reservation, self.disk_reservation.is_some());

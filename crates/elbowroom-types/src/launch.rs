@@ -1,6 +1,6 @@
 //! What a program or a container that is about to start is given. Environment variables are for runtimes that look at their
-//! room once, or in places that no file reaches. A variable that the user has set is his, and so is a setting that another
-//! variable of his makes.
+//! room once, or in places that no file reaches. A variable that the user has set stays, and so does a setting that another
+//! variable of the user makes.
 //!
 //! Facts about runtimes: `docs/guide/runtimes.md`.
 
@@ -54,7 +54,7 @@ impl LaunchLimits {
 }
 
 /// What a container that is about to be made is given, however its engine takes it: the NRI plugin and the runtime wrapper
-/// carry it out, and a CDI device and a hooks directory are a plan that asks for views of everybody.
+/// carry it out, and a CDI device and a hooks directory are a plan that asks for views of every container.
 ///
 /// There are no mounts in it: views, and what is loaded into programs, are mounted by the hook, which asks the agent for a view when
 /// the container's cgroup is there, so that nothing of an agent that is gone can keep a container from starting
@@ -89,7 +89,7 @@ struct EnvRule {
     name: &'static str,
     overridden_by: &'static [&'static str],
     value: fn(LaunchLimits) -> Option<String>,
-    /// Who is told stops following files while it runs: not for a program that has a view.
+    /// A program with these stops following files while it runs: not for a program that has a view.
     pins_value: bool,
 }
 
@@ -150,7 +150,7 @@ const STARTUP_VARIABLES: &[EnvRule] = &[
 /// Where there is one: the file that a program watches to be asked for memory (<https://systemd.io/MEMORY_PRESSURE>). `/dev/null` is a user's
 /// word too: no. The newline that it is to write first makes it open the file for writing too (sd-event.c,
 /// `sd_event_add_memory_pressure`): it never sees the end of a FIFO that it could write to itself, at which sd-event would let go of it,
-/// and so it goes on after a restart of the agent. It costs one request that nobody made, at the program's start.
+/// and so it goes on after a restart of the agent. It costs one request that no user made, at the program's start.
 const PRESSURE_VARIABLES: [&str; 2] = ["MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE"];
 
 /// `--openmp`: threads that wait for the next region give their CPU to others after a millisecond or two. By default libgomp spins
@@ -269,7 +269,7 @@ pub fn sizing_variables<'a>(env: impl IntoIterator<Item = &'a str>) -> Vec<&'sta
     told
 }
 
-/// Changes the value of `name`, every one of them where there are several: who reads the first and who reads the last exist.
+/// Changes the value of `name`, every one of them where there are several: some programs read the first, some the last.
 fn change_variable(env: &mut Vec<String>, name: &str, change: impl Fn(&mut OsString)) {
     let changed = |value: &str| {
         let mut value = OsString::from(value);

@@ -101,7 +101,7 @@ pub struct ProbeUpdate {
     pub at: Micros,
     /// Until when it counts, where no later one comes.
     pub until: Micros,
-    /// Who spoke: the receiver has made sure that it speaks of itself.
+    /// The speaker: the receiver has made sure that it speaks of itself.
     pub group: CgroupId,
     /// What it said.
     pub report: ProbeReport,
@@ -140,7 +140,7 @@ pub enum OrderOutcome {
     Done,
     /// A part: the rest cannot be reclaimed now (`EAGAIN`, `EBUSY`).
     Partly,
-    /// Somebody else wrote the file that we would have: it is his.
+    /// Another program wrote the file that we would have: it is that program's.
     Foreign,
     /// This kernel has no way to do it, or refused; why.
     Refused(String),
@@ -192,7 +192,7 @@ pub struct ReclaimRequest {
     pub keep: Bytes,
     /// Whether anonymous memory may go to swap; else page cache only, as far as the kernel lets us say so.
     pub swap: bool,
-    /// Nobody is in it: everything may go at once.
+    /// No process is in it: everything may go at once.
     pub dead: bool,
     /// No container waits for it: only by a way that sets nothing, and that leaves anonymous memory alone where it is told to.
     #[serde(default)]

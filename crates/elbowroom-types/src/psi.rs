@@ -31,11 +31,11 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// Nobody waited.
+    /// No task waited.
     pub const EMPTY: Self = Self { some: Stall::EMPTY, full: Stall::EMPTY };
 }
 
 impl Stall {
-    /// Nobody waited.
+    /// No task waited.
     pub const EMPTY: Self = Self { avg10: 0, avg60: 0, avg300: 0, reserved: 0, total: Micros::ZERO };
 }

@@ -2,7 +2,7 @@
 //! be told when tasks waited for too long, and when it is told.
 //!
 //! Text is read as the kernel reads it, and stall time is compared as the kernel does (kernel/sched/psi.c `psi_trigger_create`,
-//! `window_update`, `update_triggers`), but for one thing: windows that are no multiple of two seconds are taken from everybody. The
+//! `window_update`, `update_triggers`), but for one thing: windows that are no multiple of two seconds are taken from every process. The
 //! kernel keeps those to `CAP_SYS_RESOURCE`, for each needs a real-time thread of its; here none does.
 
 use crate::psi::Pressure;
@@ -72,7 +72,7 @@ pub struct StallWindow {
     /// Growth in the window before, of which the part counts that the present one has not replaced yet.
     before: Micros,
     last_stalled: Micros,
-    /// The threshold was reached, and nobody was told.
+    /// The threshold was reached, and no process was told.
     is_pending: bool,
     told: Option<Micros>,
 }

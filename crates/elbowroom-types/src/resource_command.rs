@@ -27,7 +27,7 @@ pub enum ResourceSetting {
     Pids(u64),
 }
 
-/// Who keeps a container's settings, and where they are in its cgroup.
+/// The tool that keeps a container's settings, and where they are in its cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceOwner {
     /// The program that made the container.

@@ -27,7 +27,7 @@ pub enum HostEvent {
     DiskGone(DeviceNumber),
     /// One period's measurements of disks; the period is another than that of [`HostEvent::Tick`].
     DiskTick(DiskTick),
-    /// What a container's limits on a disk are, whoever set them: told when it is first seen there, and after every attempt to
+    /// What a container's limits on a disk are, from any source: told when it is first seen there, and after every attempt to
     /// change one.
     IoLimits(IoLimits),
     /// One period's measurements of memory; the period is another than that of [`HostEvent::Tick`].
@@ -47,7 +47,7 @@ pub struct NodeProperties {
     pub online: CpuSet,
     /// `MemTotal`.
     pub mem_total: Bytes,
-    /// Memory of each NUMA node, by its number; empty where there is one, or nobody knows.
+    /// Memory of each NUMA node, by its number; empty where there is one, or it is not known.
     #[serde(default)]
     pub numa: Vec<Bytes>,
     /// Sum of the zones' `low` watermarks: below it kswapd runs (`/proc/zoneinfo`, mm/page_alloc.c).
@@ -70,7 +70,7 @@ impl NodeProperties {
 /// One cgroup: a container, an ancestor of one, or a sibling that competes with one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CgroupProperties {
-    /// Who it is.
+    /// Its identity.
     pub id: CgroupId,
     /// The cgroup above it; `None` for the root of the hierarchy.
     pub parent: Option<CgroupId>,
@@ -183,7 +183,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// The CPU time, where there is a count: whoever has a process has used some.
+    /// The CPU time, where there is a count: a container with a process has used some.
     pub fn known_cpu(&self) -> Option<Micros> {
         Some(self.cpu).filter(|cpu| *cpu > Micros::ZERO)
     }

@@ -185,7 +185,7 @@ proptest! {
 const MARKER: &str = "7373737";
 
 /// The words of a page that a counter of the host would show up in: every number of the host's text is the marker but for
-/// what names things and what is the same for everybody.
+/// what names things and what is the same for all.
 #[test]
 fn no_counter_of_the_host_is_on_any_page() {
     let (facts, times) = middle();

@@ -99,7 +99,7 @@ fn who_wakes_up_among_sleepers_is_followed_within_200_ms_though_they_are_looked_
     for phase in 0..48 {
         let mut views = views(16, 2);
         let (sleeps, change) = (3_000_000, 5_000_000 + phase * 1_000);
-        // The first works for three seconds and keeps what it has; then nobody does, until the second wants all.
+        // The first works for three seconds and keeps what it has; then none does, until the second wants all.
         let mut load = |at: u64| (vec![16 * within(at, 0, sleeps), 16 * within(at, change, u64::MAX)], 0);
         look(&mut views, TICK, sleeps, &mut load);
         let mut at = sleeps;

@@ -77,12 +77,12 @@ fn memory_is_that_of_the_numa_nodes_it_may_come_from() {
     assert_eq!(hard(on("0,2", None)), MEMORY);
     assert_eq!(hard(CgroupSettings::default()), MEMORY);
     assert_eq!(hard(on("1", None)), MEMORY, "nobody can run on a node without memory alone");
-    // A slice says, and nobody below it knows.
+    // A slice says, and nothing below it does.
     let slice = world.slice(None, "slice", on("2", None));
     let id = world.container(Some(slice), weight(1), threads(0));
     assert_eq!(world.view(id).memory_hard, Bytes::gib(24));
     assert_eq!(world.views.explain(id).unwrap().inputs.memory_hard_of.as_deref(), Some("NUMA nodes 2"));
-    // A machine of one node, or whose nodes nobody knows.
+    // A machine of one node, or whose nodes are not known.
     world.apply(HostEvent::Node(NodeProperties { numa: Vec::new(), ..node }));
     let id = world.container(None, on("2", None), threads(0));
     assert_eq!(world.view(id).memory_hard, MEMORY);
@@ -242,7 +242,7 @@ fn who_is_taken_over_keeps_what_he_was_shown_within_his_bounds() {
     world.views.resume(other, 1, Bytes::gib(1));
     assert_eq!((world.view(one).cpus, world.view(one).memory), (7, Bytes::gib(5)));
     assert_eq!((world.view(other).cpus, world.view(other).memory), (4, MEMORY), "not outside of them");
-    // A setting of somebody else, before the first tick.
+    // A setting of another container, before the first tick.
     world.container(None, weight(100), threads(0));
     assert_eq!((world.view(one).cpus, world.view(one).memory), (7, Bytes::gib(5)));
     assert!(world.views.explain(one).unwrap().to_string().contains("was shown before"));

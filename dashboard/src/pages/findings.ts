@@ -43,7 +43,7 @@ export function findingsPage(): Page {
     }
     const sorted = [...report.findings].sort((a, b) => ORDER.indexOf(a.severity) - ORDER.indexOf(b.severity) || a.check.localeCompare(b.check));
     when.replaceChildren(format.plural(sorted.length, "finding"), ...(report.looked_unix_ms ? [", looked at ", moment(report.looked_unix_ms)] : []), ...(report.problem ? [`; ${visible(report.problem)}`] : []));
-    // What somebody has opened stays open.
+    // What the user has opened stays open.
     const open = new Set([...list.querySelectorAll("details[open]")].map((details) => details.parentElement?.dataset.key));
     list.replaceChildren(
       ...(sorted.length

@@ -1,4 +1,4 @@
-// Shared memory: what it is shared by, who lends out, and who has more than it is entitled to.
+// Shared memory: what it is shared by, which containers lend out, and which have more than it is entitled to.
 
 import { bar, empty, h, key, nameOf, pill, visible } from "../dom";
 import * as format from "../format";

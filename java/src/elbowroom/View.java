@@ -117,7 +117,7 @@ public final class View {
         return true;
     }
 
-    /** The page where somebody keeps it, else null. */
+    /** The page where an agent keeps it, else null. */
     private ByteBuffer page() {
         Look now = look;
         if (now.page != null && cpus(now.page) != 0) {

@@ -61,8 +61,8 @@ impl Conditions {
     }
 
     /// The condition is there now; `say` is asked for its words. One that lasts and has become worse begins once more, with what is
-    /// said then: who wanted to hear only of the worst hears of it now. It does not become better before it ends, so that its end
-    /// reaches whoever heard of it.
+    /// said then: a receiver of only the worst hears of it now. It does not become better before it ends, so that its end
+    /// reaches every receiver that heard of it.
     pub fn raise(
         &mut self,
         subject: AlertSubject,
@@ -95,7 +95,7 @@ impl Conditions {
         Some(alert.clone())
     }
 
-    /// What was not there at `now`, when everything that is there was told, is away: also what nobody can look at any more.
+    /// What was not there at `now`, when everything that is there was told, is away: also what cannot be looked at any more.
     pub fn clear_unseen(&mut self, now: Micros) -> Vec<Alert> {
         let unsaid = self.conditions.iter().filter(|(_, condition)| condition.last_seen < now);
         let unsaid: Vec<AlertSubject> = unsaid.map(|(subject, _)| subject.clone()).collect();

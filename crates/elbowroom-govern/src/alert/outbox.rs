@@ -1,7 +1,7 @@
 //! How often one addressee is told.
 //!
 //! Problem: a condition that comes and goes every second must not start a program every second, five hundred containers that
-//! starve at once must not send five hundred messages, and whoever heard that something began must also hear that it ended.
+//! starve at once must not send five hundred messages, and a receiver that heard that something began must also hear that it ended.
 //!
 //! Approach: an [`Outbox`] knows what is and what its addressee was told, and gives notice of the difference.
 //!
@@ -11,7 +11,7 @@
 //! 2. The same condition begins at most once in [`NotificationLimit::quiet`], however often it comes and goes.
 //! 3. At most [`NotificationLimit::burst`] conditions begin in any [`NotificationLimit::quiet`], the worst first. The others wait, and are told when there
 //!    is room, if they still last; those that do not are counted ([`Outbox::dropped`]).
-//! 4. When nothing changes any more, everybody has soon been told of exactly what lasts.
+//! 4. When nothing changes any more, every receiver has soon been told of exactly what lasts.
 
 use elbowroom_types::alert::{Alert, AlertSubject};
 use elbowroom_types::unit::Micros;
@@ -264,7 +264,7 @@ mod tests {
                 outbox.apply(&starved(group, (!begins).then_some(now)));
                 notices.extend(outbox.due(Micros::secs(now)).into_iter().map(|a| (now, a.group.unwrap().0, a.is_active())));
             }
-            // 4. Soon, everybody knows what is.
+            // 4. Soon, every receiver knows what is.
             for _ in 0..9 {
                 now += 60;
                 notices.extend(outbox.due(Micros::secs(now)).into_iter().map(|a| (now, a.group.unwrap().0, a.is_active())));

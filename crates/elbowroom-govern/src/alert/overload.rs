@@ -16,11 +16,11 @@ use elbowroom_types::unit::{Bytes, Micros};
 
 /// How long it has to last.
 const MIN_DURATION: Micros = Micros::secs(30);
-/// Waiting for a CPU, in hundredths of a percent of the last ten seconds: every fifth moment somebody does.
+/// Waiting for a CPU, in hundredths of a percent of the last ten seconds: every fifth moment a task does.
 const CPU_PRESSURE: u32 = 2_000;
 /// Waiting for memory: every tenth.
 const MEMORY_PRESSURE: u32 = 1_000;
-/// All tasks wait for memory at once: nobody gets anything done.
+/// All tasks wait for memory at once: no work is done.
 const MEMORY_FULL_PRESSURE: u32 = 1_000;
 /// Used part of all CPUs that leaves nothing.
 const CPUS_EXHAUSTED: f64 = 0.98;

@@ -2,7 +2,7 @@
 //!
 //! # Problem
 //! A container that suddenly reads or writes much (an *abruption*) starves its neighbours, whose caps, if they have any,
-//! somebody guessed.
+//! an operator guessed.
 //!
 //! # Approach
 //! Per container and disk a queue of the last `N` utilisations of `MAX_DISK_IO`. Their mean is the *lifeline*, what the
@@ -11,7 +11,7 @@
 //! alert.
 //!
 //! # Terminology
-//! *Utilisation*: bytes per second over `MAX_DISK_IO`. *Idle*: the part of `MAX_DISK_IO` that nobody used in the last period.
+//! *Utilisation*: bytes per second over `MAX_DISK_IO`. *Idle*: the part of `MAX_DISK_IO` that no container used in the last period.
 //!
 //! Where the paper is silent:
 //! - The kernel limits reads and writes each on its own: each has its queue and its cap; utilisation and the sum of caps are
@@ -26,7 +26,7 @@
 //!
 //! Differs from the paper: nothing known. Its failures are here as well, on purpose: it takes a burst about a minute to get
 //! five times what it was used to (`a_burst_takes_a_minute_to_grow_fivefold`), and on a disk that becomes slower it learns
-//! that everybody needs less (`a_slow_disk_is_learned_as_little_demand`).
+//! that all containers need less (`a_slow_disk_is_learned_as_little_demand`).
 //!
 //! # Properties
 //! In `tests/disk_policy_aridac.rs`, each with a test of its name.

@@ -12,7 +12,8 @@ pub(super) const INVERSION_EXEMPT: &str = "a container without a limit waited fo
 pub(super) const UNCONTENDED: &str =
     "no container on the disk was short of what it needs for ten minutes: no limits";
 
-/// Why a container is cut: how slow the disk is; who is short, what it gets and needs; what this one took, needs and may take now.
+/// Why a container is cut: how slow the disk is; which container is short, what it gets and needs; what this one took, needs and may take
+/// now.
 pub(super) fn cut(
     disk: &str,
     ratio: f64,

@@ -46,7 +46,7 @@ impl DiskContainer {
         self.io_stall.is_none_or(|stalled| stalled > k.blocked)
     }
 
-    /// Whether it waited for I/O that neither a disk nor a limit was busy with: for a lock that somebody else holds.
+    /// Whether it waited for I/O that neither a disk nor a limit was busy with: for a lock that another container holds.
     pub(super) fn is_blocked(&self, k: &LifelineConstants) -> bool {
         !self.at_limit && self.io_stall.is_some_and(|stalled| stalled - self.disk_time > k.blocked)
     }

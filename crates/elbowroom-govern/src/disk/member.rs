@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 
 /// A container's limits on a disk are written at most this often: once in a period of a second, however much that jitters.
 const MIN_WRITE_INTERVAL: Micros = Micros::millis(900);
-/// A limit that the kernel refused, or that somebody else wrote over, is tried again this much later: when the ten minutes that it is his are
-/// over for whoever found it so too, which was up to a tick later.
+/// A limit that the kernel refused, or that another program wrote over, is tried again this much later: when the ten minutes of its
+/// writer are over for the ledger that found it so too, which was up to a tick later.
 const CEDED_RETRY: Micros = Micros::secs(602);
 
 /// A container's state on one disk.

@@ -89,7 +89,7 @@ mod max_disk_io {
 pub struct LifelineSettings {
     /// `P`: how far above what it needs a container may go before it is cut for another that is short.
     pub elasticity: Percent,
-    /// What nobody should have to choose.
+    /// What a user should not have to choose.
     #[serde(skip)]
     pub constants: LifelineConstants,
 }

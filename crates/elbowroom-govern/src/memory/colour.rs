@@ -67,7 +67,7 @@ pub(super) fn judge(report: Option<&ProbeReport>, claim: &Claim, meter: &MemoryM
         }
         (true, ..) => (by_refaults(meter), ColourSource::Refaults),
     };
-    // Who grows has use for more, though he waits for nothing yet: what he reads for the first time is no refault.
+    // A container that grows has use for more, though it waits for nothing yet: what it reads for the first time is no refault.
     let colour = if colour == Colour::Green && meter.is_growing() { Colour::Yellow } else { colour };
     Judgement { colour, source, sigma: None, load: None }
 }
@@ -81,8 +81,8 @@ fn is_unstalled(class: ServiceClass, meter: &MemoryMeter) -> bool {
     meter.stall().map_or(is_none(meter.refault()), |stall| stall < unnoticed)
 }
 
-/// Colour and `sigma`; `None` where the numbers say nothing. Who does not say how much is asked of it, and waits for nothing, serves
-/// all that is asked: little, where that is less than its objective.
+/// Colour and `sigma`; `None` where the numbers say nothing. A container that does not say how much is asked of it, and waits for
+/// nothing, serves all that is asked: little, where that is less than its objective.
 fn by_measure(measure: &Measure, objective: Option<f64>, calm: bool) -> Option<(Colour, f64)> {
     let sane = |x: f64| (x.is_finite() && x >= 0.0).then_some(x);
     let objective = measure.objective.or(objective).and_then(sane);
@@ -134,7 +134,7 @@ fn is_none(refault: Bytes) -> bool {
     to_f64(refault) < TUNING.min_amount
 }
 
-/// A kernel without pressure stall information: who reads back a hundredth of its memory every period needs more.
+/// A kernel without pressure stall information: a container that reads back a hundredth of its memory every period needs more.
 pub(super) fn by_refaults(meter: &MemoryMeter) -> Colour {
     let back = meter.refault_mean();
     match back / (meter.last().usage.get().max(1) as f64) {

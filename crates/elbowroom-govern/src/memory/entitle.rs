@@ -39,7 +39,7 @@ pub(super) fn entitle(parties: &[MemoryClaimant], total: f64) -> Vec<f64> {
     owed
 }
 
-/// Pours `water` tier by tier until everybody has what `up_to` says; what is left.
+/// Pours `water` tier by tier until each has what `up_to` says; what is left.
 fn water_fill(
     parties: &[MemoryClaimant],
     owed: &mut [f64],
@@ -54,7 +54,7 @@ fn water_fill(
         let mut open: Vec<usize> = (0..parties.len()).filter(|i| parties[*i].tier == tier).collect();
         let room = |i: &usize, owed: &[f64]| (up_to(&parties[*i]) - owed[*i]).max(0.0);
         let weight = |i: &usize| parties[*i].weight.max(1.0);
-        // Whoever needs least for its weight is full first.
+        // The one that needs least for its weight is full first.
         open.sort_by(|a, b| (room(a, owed) / weight(a)).total_cmp(&(room(b, owed) / weight(b))));
         let mut weights: f64 = open.iter().map(weight).sum();
         for i in &open {

@@ -38,7 +38,7 @@ pub struct MemoryGovernor {
     pools: Vec<PoolView>,
     conditions: Conditions,
     last: Option<Micros>,
-    /// When somebody last needed something, per pool.
+    /// When a container last needed something, per pool.
     last_need: BTreeMap<Option<CgroupId>, Micros>,
 }
 
@@ -49,7 +49,7 @@ fn user_protection(limits: &CgroupSettings) -> Limit<Bytes> {
         _ => Limit::Max,
     };
     let claimed = [limits.memory_low, limits.memory_min].into_iter().flatten().reduce(larger);
-    // v1 shows a soft limit that nobody set as `max`.
+    // v1 shows a soft limit that was not set as `max`.
     let soft = limits.memory_soft.and_then(Limit::value).map(Limit::At);
     claimed.or(soft).unwrap_or(Limit::At(Bytes::ZERO))
 }
@@ -87,7 +87,7 @@ impl MemoryGovernor {
     }
 
     /// Takes an event in, and says what to do about it: at most one order of each kind per container. Only [`HostEvent::MemoryTick`] takes
-    /// anything from anybody; who is governed no more has what was his again.
+    /// anything from a container; one that is governed no more has what was its own again.
     pub fn apply(&mut self, event: &HostEvent) -> Vec<MemoryOrder> {
         match event {
             HostEvent::Node(node) => self.node = Some(node.clone()),
@@ -389,7 +389,7 @@ impl MemoryGovernor {
         }
     }
 
-    /// The pools with their members, from the outside in, the machine first; none where nobody is there. Who was not measured is in
+    /// The pools with their members, from the outside in, the machine first; none where no container is. One that was not measured is in
     /// none, nor who is in a pool that was not: that cannot be divided, and its members are not for others to divide either.
     fn build_pools(
         &self,

@@ -25,7 +25,7 @@ pub(super) enum ProtectionStatus {
     InForce,
     /// It is not in force, or only a part of it; the kernel's word, or ours.
     Refused,
-    /// The same, because somebody else wrote what we would have.
+    /// The same, because another program wrote what we would have.
     Foreign,
 }
 
@@ -54,11 +54,11 @@ pub(super) struct MemoryMember {
     green_periods: u8,
 
     pub(super) reserve: f64,
-    /// What of that is no claim of its own: whoever runs the node promised it, or its user protects it.
+    /// What of that is no claim of its own: the operator promised it, or its user protects it.
     pub(super) promised: f64,
     pub(super) floor: f64,
     pub(super) entitlement: f64,
-    /// What it would be owed if everybody wanted all he can get.
+    /// Its entitlement if all containers wanted all they can get.
     pub(super) nominal_entitlement: f64,
 
     pub(super) loans: Loans,
@@ -72,7 +72,7 @@ pub(super) struct MemoryMember {
     pub(super) protect: Option<ReclaimProtection>,
     /// What came of the last protection.
     pub(super) protection: ProtectionStatus,
-    /// Protection is somebody else's, or cannot be had, until then.
+    /// Protection is another program's, or cannot be had, until then.
     pub(super) unprotectable_until: Micros,
     pub(super) view_ceiling: Limit<Bytes>,
     pub(super) decisions: VecDeque<MemoryDecision>,

@@ -23,7 +23,7 @@ pub(super) struct MemoryMeter {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct MemoryPeriod {
     seconds: f64,
-    /// The part of it in which somebody waited for memory: for memory itself, or for reading back what had been reclaimed.
+    /// The part of it in which a task waited for memory: for memory itself, or for reading back what had been reclaimed.
     stall: Option<f64>,
     /// The parts of it in which at least one task waited for memory, and for I/O, as the kernel counts them.
     some: Option<(f64, f64)>,

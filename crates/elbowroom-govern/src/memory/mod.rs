@@ -14,7 +14,7 @@
 //! - one that is green lends, in small steps that grow while nothing happens and stop at the first sign of harm
 //!   ([`MemoryAction::Lend`]).
 //!
-//! While nobody needs any, and only where `memory.saving` says so, what a green container does not use is taken in small steps
+//! While no container needs any, and only where `memory.saving` says so, what a green container does not use is taken in small steps
 //! ([`saving`]).
 //!
 //! Before memory is lent, and at the moment when it is recalled, the container's view shows less, so that programs that size

@@ -3,7 +3,7 @@
 //! # Approach
 //! Containers compete as equals whichever cgroup they are in, and a cgroup has no more than its limit: all of the machine's are
 //! entitled together; where those of a cgroup would be owed more than it may have, they are entitled to that among themselves, and
-//! the others to the rest, until every limit holds. Whoever needs memory gets it from anybody in the pool that is short: in the
+//! the others to the rest, until every limit holds. A container that needs memory gets it from any in the pool that is short: in the
 //! machine when that is, in a cgroup when its limit is reached.
 
 use super::entitle::{MemoryClaimant, entitle};
@@ -59,7 +59,7 @@ impl PoolMembership {
         PoolView {
             path: self.path.clone(),
             size: to_bytes(self.pool.size),
-            // The margin is room for whoever is quick, and nothing to divide.
+            // The margin is room for containers that are quick, and nothing to divide.
             room: to_bytes(self.pool.room.min(self.pool.size)),
             reserved: to_bytes(reserved),
             short: self.pool.short,
@@ -252,7 +252,7 @@ pub(super) fn reserved(
 }
 
 impl PoolMembership {
-    /// Who could use more than it has, and would have it if others in this pool gave it.
+    /// The containers that could use more than they have, and would have it if others in this pool gave it.
     pub(super) fn unmet_demands(
         &self,
         members: &BTreeMap<CgroupId, MemoryMember>,
@@ -272,7 +272,7 @@ impl PoolMembership {
                 }
                 Colour::Yellow | Colour::Green => return None,
             };
-            // Without a probe, yellow is all that is not known to be red or green; who reads back much would use more.
+            // Without a probe, yellow is all that is not known to be red or green; one that reads back much would use more.
             let wants = red || member.judgement.sigma.is_some() || member.is_refaulting();
             Some(UnmetDemand {
                 id: member.id,

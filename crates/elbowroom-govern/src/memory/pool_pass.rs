@@ -1,4 +1,4 @@
-//! One period: who is harmed; in each pool, who gives back and who lends; and who is left alone again.
+//! One period: which containers are harmed; in each pool, which give back and which lend; and which are left alone again.
 
 use super::member::MemoryMember;
 use super::pool::{PoolMembership, UnmetDemand};
@@ -23,7 +23,7 @@ pub(super) struct PoolPass<'a> {
     pub(super) mechanisms: super::MemoryMechanisms,
 }
 
-/// Who was spoken to in some pool that is short.
+/// The containers that had an order in some pool that is short.
 #[derive(Debug, Default)]
 pub(super) struct PassState {
     /// Their pool has less than is needed.
@@ -50,7 +50,7 @@ impl PoolPass<'_> {
         }
     }
 
-    /// Takes memory from who can give for who needs it. Whether somebody needs any.
+    /// Takes memory from containers that can give it for those that need it. Whether one needs any.
     pub(super) fn move_memory(
         &self,
         members: &mut MembersById,
@@ -75,7 +75,7 @@ impl PoolPass<'_> {
         short
     }
 
-    /// Ends what no pool asks of a container any more. `rested`: nobody in its pools has needed anything for a while.
+    /// Ends what no pool asks of a container any more. `rested`: no container in its pools has needed anything for a while.
     pub(super) fn finish(
         &self,
         member: &mut MemoryMember,

@@ -1,10 +1,10 @@
 //! When the programs of a container are asked for memory.
 //!
 //! # Approach
-//! Programs that watch for memory pressure can give back what nobody else can take from them: caches, free parts of their heaps.
+//! Programs that watch for memory pressure can give back what cannot be taken from them: caches, free parts of their heaps.
 //! They are asked when memory is wanted of their container: when its view is taken down, and when something is about to be taken; again
 //! while it uses more than its view shows, but less and less often, for it may have no more to give. And they are asked when the kernel
-//! has them wait for memory, whoever governs: who watches us watches the kernel no more.
+//! has them wait for memory, whether we govern or not: a program that watches us watches the kernel no more.
 
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::{MemoryOrder, ViewCeiling};
@@ -23,7 +23,7 @@ pub struct PressureNotices {
     /// What views show at most, where that is less than they would.
     ceilings: BTreeMap<CgroupId, Bytes>,
     last_notified: BTreeMap<CgroupId, Micros>,
-    /// Who used more than its view shows: how long it is left alone now.
+    /// A container that used more than its view shows: how long it is left alone now.
     repeat_after: BTreeMap<CgroupId, Micros>,
 }
 
@@ -45,7 +45,7 @@ impl PressureNotices {
                 self.repeat_after.remove(&view_ceiling.group);
                 None
             }
-            // Who is dead hears nothing; and what nobody needs, no program has to give up for.
+            // A dead one hears nothing; and no program has to give up what no container needs.
             MemoryOrder::Reclaim(reclaim) if !reclaim.dead && !reclaim.saving => {
                 self.notify(reclaim.group, reclaim.at)
             }

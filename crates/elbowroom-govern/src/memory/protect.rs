@@ -22,8 +22,8 @@ pub(super) fn protection_order(member: &mut MemoryMember, now: Micros) -> Option
         _ if !member.mechanisms.protection_by_colour => {
             (TUNING.protected_reservation * member.reserve.min(member.nominal_entitlement), member.reserve)
         }
-        // Who is idle is taken from by loans, in steps that are watched. Above a soft limit the kernel would take all of it at once,
-        // and first, for whoever reads files.
+        // An idle container is taken from by loans, in steps that are watched. Above a soft limit the kernel would take all of it at once,
+        // and first, for any program that reads files.
         Colour::Green => (usage.min(member.floor), f64::INFINITY),
         // More than it uses: it is not to pay for its own growth.
         Colour::Yellow | Colour::Red => {

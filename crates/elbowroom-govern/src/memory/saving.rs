@@ -1,4 +1,4 @@
-//! Saving: memory that a container does not use is taken while nobody needs any.
+//! Saving: memory that a container does not use is taken while no container needs any.
 //!
 //! # Problem
 //! A container keeps every page that it ever read, and the kernel takes none back while memory is free. A machine for many containers

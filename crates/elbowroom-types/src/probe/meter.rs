@@ -66,7 +66,7 @@ impl ProbeMeter {
         let grew = increase(before.served, now.served)?;
         let served = match kind {
             MeasureKind::Throughput => grew / seconds,
-            // Nobody asked: nobody waited.
+            // None asked: none waited.
             MeasureKind::Latency if grew == 0.0 => 0.0,
             MeasureKind::Latency => increase(before.time?, now.time?)? / grew,
         };

@@ -23,7 +23,7 @@ const CHANGE_WORDS: usize = 4;
 /// What one container is told through its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappedView {
-    /// Effective CPU in whole CPUs; 0: nobody keeps the page any more.
+    /// Effective CPU in whole CPUs; 0: no agent keeps the page any more.
     pub cpus: u32,
     /// The most that can become.
     pub cpus_most: u32,

@@ -14,7 +14,7 @@
 //!
 //! cgroups do not keep a container's limit per node. On a machine of one node its files say what `/proc/meminfo` says. On
 //! others every node the container may use shows its part of `E` and of the usage, by how much of these nodes' memory is its
-//! own, so that whoever adds up nodes gets `E`; nothing is shown of the usage in detail. A node that its `cpuset.mems` leaves
+//! own, so that a program that adds up nodes gets `E`; nothing is shown of the usage in detail. A node that its `cpuset.mems` leaves
 //! out shows no memory.
 
 use super::meminfo::{host_bounds, line_value, number_width, push};

@@ -7,7 +7,7 @@
 //!
 //! # What is there
 //! A name in the tables below is there when the host has it: **a node whose [`host_path`] names something the host lacks
-//! does not exist**, and whoever serves the tree answers `ENOENT` for it and leaves it out of listings. That is how one
+//! does not exist**, and the view server answers `ENOENT` for it and leaves it out of listings. That is how one
 //! compile-time list serves kernels that know fewer vulnerabilities, caches or topology levels. A node without a host path
 //! is always there.
 
@@ -120,7 +120,7 @@ impl ViewNode {
             Self::CpuFile(..) | Self::NumaFile(..) | Self::HugepageFile(..) | Self::Vulnerability(_) => false,
             Self::CpufreqPolicy(_) | Self::NodeOfCpu(..) | Self::CpuOfNode(..) => false,
             Self::UncoveredProc | Self::UncoveredSys => true,
-            // A single node that is nobody's parent and yet a directory has numbered ones below it.
+            // A single node that is no parent and yet a directory has numbered ones below it.
             single => {
                 matches!(single, Self::Root | Self::Vulnerabilities)
                     || FIXED_NODES.iter().any(|(_, parent, _)| *parent == single)

@@ -5,7 +5,7 @@
 //! | `nr_free_pages`, LRU lists, slab, `nr_{anon,file}_pages`, `nr_{mapped,dirty,writeback,shmem}`, `nr_kernel_stack`, `nr_page_table_pages`, `nr_swapcached`, `nr_anon_transparent_hugepages` and their `nr_zone_` twins | container, the numbers of `/proc/meminfo` in pages |
 //! | `pgfault` `pgmajfault` `workingset_refault_*` | container: the keys of `memory.stat` |
 //! | `pgpgin` `pgpgout` | container: disk transfer in KiB |
-//! | every other line | 0: the host's, or nobody's |
+//! | every other line | 0: the host's, or of no one container |
 //!
 //! Which lines there are, and in which order, is the host's.
 

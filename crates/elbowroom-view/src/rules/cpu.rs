@@ -11,7 +11,7 @@
 //!
 //! # Terminology
 //! `w` share, `L/t` quota in CPUs, `M` allowed CPUs, `P` online CPUs, `E` effective CPU, `u` CPU time used in a period,
-//! *slack* the CPU time that nobody used (`p_slack`), *busy* using more than 95 % of `E`.
+//! *slack* the CPU time that no container used (`p_slack`), *busy* using more than 95 % of `E`.
 //!
 //! # Properties
 //! - `lower_is_at_most_effective_is_at_most_upper`
@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CpuBounds {
-    /// What the container gets when everybody wants everything.
+    /// What the container gets when all want everything.
     pub lower: u32,
     /// What it may use when no other container wants anything.
     pub upper: u32,

@@ -21,8 +21,8 @@
 //! effective memory also falls back when reclaim hurts ([`reclaim_cost`]).
 //!
 //! The machine is not the only thing that can be sold twice: so can the limit of a group above containers, such as a pod's or
-//! `kubepods`'. Growth inside one is bounded by what nobody inside has taken or been promised. A group has no way back down,
-//! so what is promised stays so: nobody meets the group's limit for what another was granted.
+//! `kubepods`'. Growth inside one is bounded by what no container inside has taken or been promised. A group has no way back down,
+//! so what is promised stays so: no container meets the group's limit for what another was granted.
 //!
 //! # Properties
 //! - `soft_is_at_most_effective_is_at_most_hard`
@@ -52,7 +52,7 @@ pub struct MemoryBounds {
 pub struct ViewMemoryLimits {
     /// Tightest hard limit of the container and its ancestors.
     pub max: Option<Limit<Bytes>>,
-    /// Tightest `memory.high` of the container and its ancestors: above it the kernel throttles, whoever set it.
+    /// Tightest `memory.high` of the container and its ancestors: above it the kernel throttles.
     pub high: Option<Limit<Bytes>>,
     /// The container's own `memory.low`.
     pub low: Option<Limit<Bytes>>,
@@ -136,7 +136,7 @@ pub enum MemoryStep {
 /// about the rest:
 /// - no soft limit: `soft = hard`. The view is the limit and never moves. Without a promise of less there is no safe
 ///   smaller number: a container that fills its hard limit is within its rights.
-/// - a soft limit of zero, the kernel's default for `memory.low`, is no soft limit: a machine of 0 bytes helps nobody.
+/// - a soft limit of zero, the kernel's default for `memory.low`, is no soft limit: a machine of 0 bytes helps no program.
 /// - soft above hard: `soft = hard`, as the hard limit binds first.
 pub fn bounds(settings: &ViewMemoryLimits, mem_total: Bytes) -> MemoryBounds {
     let at_hard = |limit: Option<Limit<Bytes>>, hard| limit.unwrap_or(Limit::Max).or(hard);
@@ -225,7 +225,7 @@ pub fn promised(e: Bytes, bounds: MemoryBounds, usage: Bytes, policy: &ViewPolic
     unfilled.min(headroom)
 }
 
-/// What of its reservation a container has not filled: nobody else is granted it.
+/// What of its reservation a container has not filled: no other is granted it.
 pub fn reserved(soft: Option<Bytes>, usage: Bytes) -> Bytes {
     soft.map_or(Bytes::ZERO, |soft| soft.saturating_sub(usage))
 }
@@ -238,7 +238,7 @@ pub fn committed(e: Bytes, promised: Option<Bytes>, usage: Bytes) -> Bytes {
 }
 
 /// What of `by` is granted when all that ask in one period ask for `asked` together and `left` is what can be promised:
-/// all of it, or everybody's part of `left` in whole pages. Less than a quarter of `by` is not worth telling: `None`.
+/// all of it, or each one's part of `left` in whole pages. Less than a quarter of `by` is not worth telling: `None`.
 pub fn grant(by: Bytes, asked: Bytes, left: Bytes, page_size: Bytes) -> Option<Bytes> {
     if asked <= left {
         return Some(by);

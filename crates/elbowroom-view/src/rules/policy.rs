@@ -44,7 +44,7 @@ pub struct ViewPolicy {
     /// in one period. Off: the paper, where containers that fill slowly are promised more than there is, and are all
     /// thrown back to their soft limits when they come for it.
     pub memory_promises: bool,
-    /// Count memory as free that the kernel would reclaim without hurting anybody (`MemAvailable` less what is protected), leave
+    /// Count memory as free that the kernel would reclaim without hurting a container (`MemAvailable` less what is protected), leave
     /// to others what they have reserved, and fall back when reclaim hurts, not when it runs
     /// (`docs/decisions/0038-memory-on-warm-hosts.md`). Off: the paper, where only `MemFree` counts, which page cache brings down to
     /// the watermarks on every machine that has been up for a day.

@@ -142,7 +142,7 @@ impl UsageMeter {
     ///
     /// Counters that went backwards grew by nothing. A group that was not named in the ticks before has not run in them, so
     /// all of it happened in this period; but CPU time beyond what its CPUs have in one period shows that it did run while
-    /// nobody looked, and is spread over the time since it was last read.
+    /// it was not read, and is spread over the time since it was last read.
     pub(super) fn read(&mut self, usage: &Usage, period: TickPeriod, cpus: u32) -> bool {
         if self.last_tick == period.tick {
             return false;

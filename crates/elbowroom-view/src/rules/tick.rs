@@ -70,7 +70,7 @@ impl ViewTable {
         self.last_readings = Some(last);
         for i in self.unsampled.drain(..) {
             if let Some(slot) = self.slots[i as usize].as_mut() {
-                // Who was taken over is not fresh any more, and not new.
+                // A container that was taken over is not fresh any more, and not new.
                 let is_new = std::mem::take(&mut slot.fresh);
                 slot.new_until =
                     if is_new { tick.now.saturating_add(calm::RISE_AFTER) } else { Micros::ZERO };

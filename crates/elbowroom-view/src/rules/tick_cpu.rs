@@ -79,7 +79,7 @@ impl ViewTable {
         changes.extend(slot.set_cpus(e, at, because));
     }
 
-    /// The downward half of Algorithm 1, which concerns named and unnamed containers alike: without slack, everybody above
+    /// The downward half of Algorithm 1, which concerns named and unnamed containers alike: without slack, each one above
     /// LOWER gives one up. Those at LOWER already are not looked at.
     pub(super) fn shrink_without_slack(&mut self, length: Micros, changes: &mut Vec<ViewChange>) {
         if self.pools.iter().all(|pool| pool.has_slack) {

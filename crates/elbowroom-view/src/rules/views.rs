@@ -196,7 +196,7 @@ impl ViewTable {
         Some(&self.slot(*self.index.get(&id)?)?.group)
     }
 
-    /// The NUMA nodes that a group takes memory from, as it or the nearest group above that knows says; `None` where nobody does.
+    /// The NUMA nodes that a group takes memory from, as it or the nearest group above that knows says; `None` where none does.
     pub fn mems(&self, group: &CgroupProperties) -> Option<CpuSet> {
         self.ancestors(group).find_map(|group| group.limits.mems)
     }
@@ -206,7 +206,7 @@ impl ViewTable {
         self.slots.iter().flatten().filter_map(|slot| Some((slot.group.id, &slot.group, slot.view.as_ref()?)))
     }
 
-    /// Lets a container that no tick has seen go on from what it was shown by somebody before, as far as its bounds allow: a
+    /// Lets a container that no tick has seen go on from what it was shown by an agent before, as far as its bounds allow: a
     /// view that fell to LOWER and the soft limit, and grew again, would have programs adapt to nothing.
     pub fn resume(&mut self, id: CgroupId, cpus: u32, memory: Bytes) {
         let (at, Some(&i)) = (self.now(), self.index.get(&id)) else { return };

@@ -3,7 +3,7 @@
 //! # Problem
 //! One step per period takes a container from 4 CPUs to 64 in 60 periods, and back in 60 more while its neighbours wait. It
 //! needs no such search: the scheduler is work-conserving and fair by weight, so what it will give follows from what
-//! everybody asks for.
+//! all ask for.
 //!
 //! # Approach
 //! From the bottom up, what every group asks for: its CPU time of the last period and the time its quota held it back; a
@@ -113,7 +113,7 @@ pub(crate) fn whole_cpus(share: u64, now: u32) -> u32 {
 /// What each place gets if it alone asked for everything, in thousandths of a CPU, in the order of `spots`.
 ///
 /// Siblings are neighbours in `spots` (sorted by depth and parent). `caps` and `demand` say what each may use and wants
-/// on the CPUs in question; `caps[0]` is how much there is and `used` how much of it was used by anybody.
+/// on the CPUs in question; `caps[0]` is how much there is and `used` how much of it was used by all.
 pub fn fill<'a>(
     spots: &[FillNode],
     caps: impl Fn(usize) -> u64,

@@ -90,7 +90,7 @@ public final class Agent implements Runnable {
             complain("nothing is governed: ", any);
         } finally {
             looked.countDown();
-            // Nobody will look again: what was bound must not stay so.
+            // No thread will look again: what was bound must not stay so.
             if (room != null) {
                 room.release();
             }

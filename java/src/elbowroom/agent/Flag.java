@@ -19,7 +19,7 @@ final class Flag {
 
     /** What the user wants. */
     long theirs() {
-        // What cannot be read is no wish of anybody's.
+        // What cannot be read is no wish of a user.
         long now = machine.number(name, last);
         if (now != last) {
             last = now;

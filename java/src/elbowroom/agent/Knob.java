@@ -152,7 +152,7 @@ interface Knob {
         /**
          * ParallelGC gives two thirds of a young generation that is short of room to its survivor spaces, of which one is always
          * empty, and cannot take them back once old objects fill eden: it runs out of heap with a seventh of it free. From the
-         * first bound on, where nobody said otherwise.
+         * first bound on, where no setting said otherwise.
          */
         private void keepSurvivorsSmall(boolean bounded) {
             if (bounded && survivorsBefore == 0 && machine.collector == Collector.PARALLEL) {

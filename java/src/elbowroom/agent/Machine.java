@@ -100,7 +100,7 @@ final class Machine {
         }
     }
 
-    /** Whether nobody said what a flag is to be; false where there is none. */
+    /** Whether it was not said what a flag is to be; false where there is none. */
     boolean isDefault(String name) {
         try {
             return flags.getVMOption(name).getOrigin() == VMOption.Origin.DEFAULT;

@@ -95,7 +95,7 @@ final class Native {
         }
     }
 
-    /** Where whoever gave us to a container without a directory for temporary files put the library, or {@code null}. */
+    /** Where the program that gave us to a container without a directory for temporary files put the library, or {@code null}. */
     private static Path beside() {
         try {
             return Path.of(Native.class.getProtectionDomain().getCodeSource().getLocation().toURI()).resolveSibling(BESIDE);

@@ -114,7 +114,7 @@ final class Pools {
         return Math.max(1, cpus - 1);
     }
 
-    /** As parallel as each was before, where nobody has changed it meanwhile. */
+    /** As parallel as each was before, where the program has not changed it since. */
     void release() throws ReflectiveOperationException {
         try {
             common.release();

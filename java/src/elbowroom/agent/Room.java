@@ -140,7 +140,7 @@ final class Room implements RoomMXBean {
         try {
             ManagementFactory.getPlatformMBeanServer().registerMBean(this, new ObjectName("elbowroom:type=Room"));
         } catch (JMException | RuntimeException refused) {
-            // Nobody can look; everything else works.
+            // Nothing can look; everything else works.
         }
     }
 

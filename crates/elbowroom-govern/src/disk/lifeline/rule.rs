@@ -161,7 +161,7 @@ fn stand(device: &GovernedDisk, groups: &Groups, period: &Period) -> Vec<Standin
     let members = &device.members;
     let flow_of = |member: &DiskMember| period.cost(member.flow);
     let count = members.iter().filter(|member| flow_of(member) > 0.0).count().max(1);
-    // A trickle takes nothing from anybody.
+    // A trickle takes nothing from others.
     let takes = members.iter().filter(|member| flow_of(member) > k.tolerance * period.total);
     let lowest = takes.map(|member| claim(member, groups).tier).min();
     let stand = |member: &DiskMember| {
