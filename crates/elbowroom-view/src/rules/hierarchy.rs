@@ -6,12 +6,12 @@
 //! one container of a crowded pod as much as the only container of another.
 //!
 //! # Approach
-//! What the scheduler does when all groups want everything, from the top down: the machine is divided among the groups of
+//! What the scheduler does when everybody wants everything, from the top down: the machine is divided among the groups of
 //! the first level by weight, each part, cut at what quota and cpuset let in, among the groups inside, and so on. Only
 //! groups that have processes take part. Limits pass downwards, the tightest one winning.
 //!
 //! # Terminology
-//! A *place* is a cgroup in the tree of competition, its *standing* what follows from all places. Place 0 is the
+//! A *place* is a cgroup in the tree of competition, its *standing* what follows from everybody's places. Place 0 is the
 //! machine itself. Weights are the kernel's raw numbers: siblings are on one hierarchy, so theirs are of one kind.
 //!
 //! # Properties
@@ -66,7 +66,7 @@ pub struct SchedGroup {
 /// What follows for a place from all places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuEntitlement {
-    /// CPUs it gets when all want everything: `w / sum_w * P` carried down the tree.
+    /// CPUs it gets when everybody wants everything: `w / sum_w * P` carried down the tree.
     pub fair: Nanocpu,
     /// Its weight as it counts.
     pub weight: u64,
@@ -85,7 +85,7 @@ impl CpuEntitlement {
     }
 }
 
-/// The standing of all, in the order of `places`. `places[0]` is the machine with its `online` CPUs.
+/// Everybody's standing, in the order of `places`. `places[0]` is the machine with its `online` CPUs.
 ///
 /// The own weight of a place that does not compete counts for its own share: that is what it would get once it wakes.
 pub(crate) fn entitlements(online: &CpuSet, places: &[SchedGroup]) -> Vec<CpuEntitlement> {
@@ -128,7 +128,7 @@ fn entitlement(place: &SchedGroup, parent: &CpuEntitlement, siblings: &SiblingWe
     }
 }
 
-/// A weight as it counts. `cpu.weight` reads 0 under `cpu.idle`: such a group still gets what no other wants.
+/// A weight as it counts. `cpu.weight` reads 0 under `cpu.idle`: such a group still gets what nobody else wants.
 fn weight(share: Option<CpuShare>) -> Option<u64> {
     share.map(|share| share.raw().clamp(1, MAX_WEIGHT))
 }

@@ -1,7 +1,7 @@
 //! The cgroups of `elbowroom run`: `/elbowroom/NAME` in every hierarchy that limits or views need.
 //!
 //! A runner holds a lock (`flock`) on the first of its cgroup's directories as long as it lives, and hands it to its heir where
-//! processes are left. A cgroup whose lock is free belongs to no run: where it is empty too, any run may remove it. So
+//! processes are left. A cgroup whose lock is free belongs to nobody: where it is empty too, whoever comes by may remove it. So
 //! a runner that was killed leaves nothing for good, and a cgroup that is just being made is not mistaken for a leftover.
 
 use super::hierarchies::{PARENT, RunCgroupVersion, RunHierarchies, RunHierarchy, read};
@@ -23,8 +23,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Modes of a run's cgroups, and of that which is locked: a user who can open a directory can lock it, and keep the lock from a run
-/// that waits for it.
+/// Modes of a run's cgroups, and of that which is locked: whoever can open a directory can lock it, and keep the lock from who waits for it.
 /// Files in it are read by their names as in every other one.
 const CGROUP_MODE: u32 = 0o755;
 const LOCKED_MODE: u32 = 0o711;
@@ -61,7 +60,7 @@ impl RunCgroup {
         labels: &RunLabels,
     ) -> anyhow::Result<Self> {
         let dirs = layout.dirs(name);
-        // The agent looks for labels as soon as it sees a cgroup. Where there is one, it may be another container's.
+        // The agent looks for labels as soon as it sees a cgroup. Where there is one, it may be somebody else's.
         if !dirs[0].exists() {
             labels.write(run_dir, name)?;
         }
@@ -230,7 +229,7 @@ fn lock_new_cgroup(dirs: &[PathBuf], name: &str) -> anyhow::Result<File> {
     bail!("--name {name}: the cgroup /{PARENT}/{name} keeps changing: give another name")
 }
 
-/// Takes the lock of `dir`, which is made where it is missing; says whether it was. `None`: another process holds the lock.
+/// Takes the lock of `dir`, which is made where it is missing; says whether it was. `None`: somebody else holds the lock.
 fn lock(dir: &Path) -> io::Result<Option<(File, bool)>> {
     for _ in 0..100 {
         if let Some(parent) = dir.parent() {
