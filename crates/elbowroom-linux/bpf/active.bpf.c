@@ -48,7 +48,7 @@ struct {
 
 /* What is on a CPU now; a cache line each, in the order of `Cpu` in src/bpf/shared.rs. */
 struct cpu {
-	u64 since;    /* CLOCK_MONOTONIC at the start of the run; ROOT: nobody's; 0: this record or a total is changing */
+	u64 since;    /* CLOCK_MONOTONIC at the start of the run; ROOT: of none; 0: this record or a total is changing */
 	u64 cgroup;   /* its cgroup id */
 	u64 switches; /* context switches seen */
 	u64 runtime;  /* sum_exec_runtime of the running task, less what earlier tasks used in this run */

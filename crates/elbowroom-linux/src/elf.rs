@@ -1,4 +1,4 @@
-//! Bounds for reading ELF files that somebody else made.
+//! Bounds for reading ELF files of other users.
 
 use object::Endianness;
 use object::read::elf::{ElfFile, FileHeader, SectionHeader};
@@ -14,7 +14,7 @@ pub fn is_within_bounds<Header: FileHeader<Endian = Endianness>>(file: &ElfFile<
         && names.is_none_or(|names| names.sh_size(file.endian()).into() <= MAX_NAME_BYTES)
 }
 
-/// The name at an offset of a string table, of fewer than `longest` bytes: whoever wrote the file may have left out every zero.
+/// The name at an offset of a string table, of fewer than `longest` bytes: the writer of the file may have left out every zero.
 pub fn name_at(strings: &[u8], offset: u64, longest: usize) -> Option<&str> {
     let name = strings.get(usize::try_from(offset).ok()?..)?;
     let name = &name[..name.len().min(longest)];

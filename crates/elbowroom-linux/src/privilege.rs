@@ -21,7 +21,7 @@ pub struct Identity {
     pub gid: u32,
 }
 
-/// The kernel's and everybody's `nobody` (`/proc/sys/kernel/overflowuid`).
+/// The kernel's and every distribution's `nobody` (`/proc/sys/kernel/overflowuid`).
 pub const NOBODY: Identity = Identity { uid: 65_534, gid: 65_534 };
 
 /// What a process may have at most.
@@ -35,7 +35,7 @@ pub struct ProcessRlimits {
     pub forks: bool,
 }
 
-/// Who unprivileged processes of the agent are: the user `elbowroom`, or nobody. Only local users count: others may need a
+/// The user of unprivileged processes of the agent: `elbowroom`, or `nobody`. Only local users count: others may need a
 /// network.
 pub fn unprivileged_user() -> Identity {
     let passwd = bounded::file_text("/etc/passwd", bounded::KERNEL_FILE).unwrap_or_default();
@@ -52,7 +52,7 @@ pub fn group_id(name: &str) -> Option<u32> {
     account_entry(&groups, name)?.split(':').nth(2)?.parse().ok()
 }
 
-/// Becomes somebody else for good, without capabilities and without a way to get any. For a process that has one thread.
+/// Becomes another user for good, without capabilities and without a way to get any. For a process that has one thread.
 /// Opening what only root can open comes before.
 ///
 /// # Errors

@@ -34,7 +34,7 @@ pub struct CpuLine {
 }
 
 impl CpuLine {
-    /// Everything but idle and waiting. Stolen time counts: nobody on this machine can have it.
+    /// Everything but idle and waiting. Stolen time counts: no process on this machine can have it.
     pub fn busy(&self) -> Micros {
         [self.user, self.nice, self.system, self.irq, self.softirq, self.steal].into_iter().sum()
     }

@@ -135,7 +135,7 @@ pub fn is_dying(pid: i32) -> bool {
 pub struct LifeSign(Option<fs::File>);
 
 impl LifeSign {
-    /// Of process `pid`. Of one that is not there, or is nobody's to ask about, it says that it is dying.
+    /// Of process `pid`. Of one that is not there, or may not be asked about, it says that it is dying.
     pub fn of(pid: i32) -> Self {
         Self(fs::File::open(format!("/proc/{pid}/task/{pid}/stat")).ok())
     }
@@ -247,7 +247,7 @@ pub fn use_one_malloc_arena() {
 }
 
 /// Gives the kernel back what the allocator keeps for later. Five hundred containers that go leave most of their memory in pieces
-/// between what stays, which is not given back by itself. Whoever allocates meanwhile waits.
+/// between what stays, which is not given back by itself. A thread that allocates meanwhile waits.
 pub fn trim_malloc() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the allocator's own function, which takes its own locks.
@@ -282,7 +282,7 @@ unsafe extern "C" fn forget_read_only_segments(
         let begin = base + header.p_vaddr;
         let start = begin / page * page;
         let length = begin - start + header.p_memsz;
-        // SAFETY: whole pages of a file that nobody has written to: the kernel maps the same again. An error leaves them as they are.
+        // SAFETY: whole pages of a file that was not written to: the kernel maps the same again. An error leaves them as they are.
         unsafe { libc::madvise(start as *mut libc::c_void, length as usize, libc::MADV_DONTNEED) };
     }
     1
@@ -367,7 +367,7 @@ mod tests {
         assert!(is_dying(pid));
     }
 
-    /// What is resident of mappings of this program that nobody can write, in KiB.
+    /// What is resident of mappings of this program that cannot be written, in KiB.
     fn resident_of_program() -> u64 {
         let program = fs::read_link("/proc/self/exe").unwrap();
         let text = fs::read_to_string("/proc/self/smaps").unwrap();

@@ -59,7 +59,7 @@ pub struct ProcessReach {
     pub mapped: MapsSummary,
     /// Whether the agent for HotSpot is loaded.
     pub java: bool,
-    /// Variables of its first environment that runtimes are told their room by, whoever set them.
+    /// Variables of its first environment that runtimes are told their room by.
     pub told: Vec<&'static str>,
 }
 

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// How often a walk that raced with somebody is tried.
+/// How often a walk that raced with another process is tried.
 const MAX_ATTEMPTS: u32 = 32;
 
 /// A root directory.

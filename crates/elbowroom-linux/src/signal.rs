@@ -31,7 +31,7 @@ impl SignalFd {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: signalfd just returned this descriptor; nobody else knows or closes it.
+        // SAFETY: signalfd just returned this descriptor; no other code knows or closes it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 

@@ -1,8 +1,8 @@
 //! Unix sockets at which programs of others may send.
 //!
 //! # Problem
-//! A message may carry descriptors (`SCM_RIGHTS`, unix(7)). Whoever takes the message, or closes a socket in whose queue it lies, releases
-//! the files in its own thread, whether it asked for descriptors or not (`scm_destroy` and `fput` in the kernel). A TCP socket with
+//! A message may carry descriptors (`SCM_RIGHTS`, unix(7)). A process that takes the message, or closes a socket in whose queue it lies,
+//! releases the files in its own thread, whether it asked for descriptors or not (`scm_destroy` and `fput` in the kernel). A TCP socket with
 //! `SO_LINGER` lets that thread sleep for as long as its sender likes; a file of a FUSE server that does not answer, for good, and SIGKILL
 //! does not end it.
 //!

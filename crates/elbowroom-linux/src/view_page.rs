@@ -2,10 +2,10 @@
 //!
 //! # Problem
 //! A runtime that asks before every parallel region, or before every allocation, cannot afford a system call, and must
-//! never be stopped by a page of its memory that nobody can fill.
+//! never be stopped by a page of its memory that cannot be filled.
 //!
 //! # Approach
-//! A file of a tmpfs of ours, so that a page that is mapped needs no process to be there: no fault on it asks anybody. The one writer
+//! A file of a tmpfs of ours, so that a page that is mapped needs no process to be there: no fault on it asks a process. The one writer
 //! publishes with a few pwrite(2): two copies of the view, and a
 //! generation that says which is current, as in the memory that the agent's processes share. Each write takes and gives back the lock of the
 //! page in the cache, so readers see them in their order. A writer that dies half way
@@ -51,7 +51,7 @@ pub mod offset {
 #[derive(Debug)]
 pub struct ViewPage {
     file: OwnedFd,
-    /// Mapped to be read, and never read: who waits is known to the kernel by the address.
+    /// Mapped to be read, and never read: a waiter is known to the kernel by the address.
     at: NonNull<u8>,
     generation: u32,
     changes: u32,
@@ -73,7 +73,7 @@ impl ViewPage {
         let path = dir.join(name);
         match Self::take_over(&path) {
             Ok(page) => return Ok(page),
-            // A writer that died while it made the page, which nobody was given yet; or who has it broke it.
+            // A writer that died while it made the page, which was not given out yet; or its owner broke it.
             Err(Errno::INVAL) => rustix::fs::unlink(&path)?,
             Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno),
@@ -115,7 +115,7 @@ impl ViewPage {
         Ok(Self { at: map(&file)?, file, generation, changes, last, taken_over: true })
     }
 
-    /// Replaces the view. Costs a microsecond, and two more system calls where somebody may be waiting for it.
+    /// Replaces the view. Costs a microsecond, and two more system calls where a program may be waiting for it.
     pub fn publish(&mut self, view: &MappedView) {
         let words = view.to_words();
         let counts = std::mem::take(&mut self.taken_over) || is_view_change(&self.last, &words);
@@ -125,7 +125,7 @@ impl ViewPage {
         if counts {
             self.changes = self.changes.wrapping_add(1);
             self.write(offset::CHANGES, &self.changes.to_ne_bytes());
-            // Nobody waiting is no error; nor is a page that was shortened.
+            // No waiter is no error; nor is a page that was shortened.
             let _ = futex::wake(self.changes_word(), futex::Flags::empty(), i32::MAX as u32);
         }
     }
@@ -143,14 +143,14 @@ impl ViewPage {
     }
 
     fn write(&self, at: usize, bytes: &[u8]) {
-        // It fails where who has the page made it another file's size and no memory is left: nobody else reads it.
+        // It fails where the page's owner changed its size and no memory is left: no other reads it.
         let _ = rustix::io::pwrite(&self.file, bytes, at as u64);
     }
 
     /// What programs wait on.
     fn changes_word(&self) -> &AtomicU32 {
         // SAFETY: the mapping is page aligned, PAGE_SIZE long and lives as long as `self`. The kernel takes the address; what is there
-        // is not touched, but by tests, in whose files nobody shortens anything.
+        // is not touched, but by tests, whose files are not shortened.
         unsafe { &*self.at.as_ptr().add(offset::CHANGES).cast::<AtomicU32>() }
     }
 }
@@ -168,7 +168,7 @@ impl Drop for ViewPage {
     }
 }
 
-/// Tells the readers of every page in `dir` that nobody keeps it any more. Pages that cannot be opened are left as they are.
+/// Tells the readers of every page in `dir` that no agent keeps it any more. Pages that cannot be opened are left as they are.
 pub fn retire_all(dir: &Path) {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     for mut page in entries.filter_map(|entry| ViewPage::take_over(&entry.path()).ok()) {
@@ -227,7 +227,7 @@ mod tests {
         second.publish(&view(2));
         assert_eq!(changes(&second), seen.wrapping_add(1));
         assert!(matches!(waiting.join().unwrap(), Ok(()) | Err(Errno::AGAIN)));
-        // Once; and one that is made new owes nobody anything.
+        // Once; and one that is made new owes nothing.
         second.publish(&view(2));
         assert_eq!(changes(&second), seen.wrapping_add(1));
         second.publish(&view(4));

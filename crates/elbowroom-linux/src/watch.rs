@@ -1,4 +1,4 @@
-//! Notifications of cgroups that come and go, and of settings somebody writes.
+//! Notifications of cgroups that come and go, and of settings that are written.
 //!
 //! One fanotify mark per hierarchy where the kernel takes it: cgroupfs has had the file system id that
 //! `FAN_REPORT_DFID_NAME` needs since Linux 6.6. Elsewhere an inotify watch on every directory, added before the directory

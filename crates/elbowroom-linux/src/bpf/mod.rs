@@ -104,7 +104,7 @@ pub enum BpfError {
     /// The direct map was not found.
     #[error("the kernel's direct map of memory was not found: is memory encrypted?")]
     DirectMap,
-    /// The root is everybody's and is not charged.
+    /// The root belongs to no container and is not charged.
     #[error("the root of a hierarchy (inode {cgroup}) cannot be tracked")]
     Root {
         /// Inode of the cgroup's directory.

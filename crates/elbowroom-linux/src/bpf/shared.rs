@@ -42,7 +42,7 @@ pub struct CpuRecord {
 const _: () = assert!(size_of::<CpuRecord>() == 64);
 
 impl CpuRecord {
-    /// The cgroup that has the CPU and since when, unless nobody of interest has or that changes right now. In the last
+    /// The cgroup that has the CPU and since when, unless none of interest has it or that changes right now. In the last
     /// case nothing is lost: the run that ends marks its slot, the run that begins is found next time.
     fn current_run(&self) -> Option<(u64, u64)> {
         let since = self.since.load(Ordering::Acquire);

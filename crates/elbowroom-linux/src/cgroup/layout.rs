@@ -186,7 +186,7 @@ impl CgroupLayout {
         Some((hierarchy.version, CgroupDir::new(hierarchy, group)))
     }
 
-    /// Whether only root can have made a cgroup: a user to whom the one above it was delegated names what he makes in it as he likes, also
+    /// Whether only root can have made a cgroup: a user who was delegated the one above it chooses names in it freely, also
     /// as an engine would. The cgroup itself may be a user's: that of a container with a user namespace is.
     pub fn is_made_by_root(&self, group: &Path) -> bool {
         let above = group.parent().unwrap_or(Path::new(""));

@@ -1,5 +1,5 @@
 //! Control groups of both versions: where each controller is ([`layout`]), how its files are read ([`read`]) and what they
-//! mean ([`v1`], [`v2`]). Versions meet here: above this module nobody asks which one it is.
+//! mean ([`v1`], [`v2`]). Versions meet here: above this module no code asks which one it is.
 
 pub mod layout;
 pub mod read;

@@ -187,7 +187,7 @@ impl FdBudget {
     }
 }
 
-/// Files of one cgroup that are asked for again and again, whoever asks: a file is kept open from the first time on. A cgroup that
+/// Files of one cgroup that are asked for again and again: a file is kept open from the first time on. A cgroup that
 /// is made anew under the same path needs new ones.
 #[derive(Debug, Default)]
 pub(crate) struct CgroupFileCache(RefCell<Vec<CachedFile>>);

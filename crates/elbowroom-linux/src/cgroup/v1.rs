@@ -46,7 +46,7 @@ pub fn cpu_shares(dir: &CgroupDir<'_>) -> ReadResult<CpuShare> {
     Ok(dir.number("cpu.shares")?.map(CpuShare::Shares))
 }
 
-/// `cpuset.effective_cpus`, else `cpuset.cpus` (before Linux 3.17). An empty set is a cpuset nobody configured: absent.
+/// `cpuset.effective_cpus`, else `cpuset.cpus` (before Linux 3.17). An empty set is a cpuset that was not configured: absent.
 pub fn cpuset(dir: &CgroupDir<'_>) -> ReadResult<CpuSet> {
     effective_set(dir, "cpuset.effective_cpus", "cpuset.cpus")
 }
@@ -158,7 +158,7 @@ pub(crate) type IoRows = BTreeMap<DeviceNumber, IoStat>;
 
 /// `blkio.throttle.io_service_bytes_recursive` and `io_serviced_recursive`; before Linux 4.15 only the plain ones exist.
 /// Buffered writes are not among them: v1 charges those to the root. Since Linux 6.10 a disk is counted from the first limit
-/// that anybody set on it.
+/// that was set on it.
 pub fn io_stat(dir: &CgroupDir<'_>) -> Result<Vec<IoStat>, crate::root::ReadError> {
     let mut rows = IoRows::new();
     let read = |name: &str, rows: &mut IoRows, set: fn(&str, &mut IoRows) -> Result<(), Malformed>| {
@@ -222,7 +222,7 @@ pub fn device_limits(text: &str) -> Result<Vec<(DeviceNumber, u64)>, Malformed> 
 }
 
 /// What the kernel calls a disk without a number, such as one path of a multipath NVMe disk (mm/backing-dev.c,
-/// `bdi_unknown_name`): nobody can limit it.
+/// `bdi_unknown_name`): it cannot be limited.
 pub(super) const UNKNOWN_DEVICE: &str = "(unknown) ";
 
 /// `254:0 Read 4096`, one line per device and kind, and a `Total` without a device at the end.

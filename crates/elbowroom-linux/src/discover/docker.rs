@@ -37,7 +37,7 @@ impl DockerFiles {
         Self { roots }
     }
 
-    /// What Docker says of the container `id`. An image has labels too, of whoever made it: those in which the kubelet's shim says what a
+    /// What Docker says of the container `id`. An image has labels too, of its maker: those in which the kubelet's shim says what a
     /// container is in its pod count only for one that is `in_pod`.
     pub(super) fn record(
         &self,

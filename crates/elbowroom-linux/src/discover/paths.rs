@@ -20,7 +20,7 @@ const PREFIXES: [(&str, ContainerEngine); 5] = [
 pub(super) enum PathClaim<'a> {
     /// Only this engine names cgroups so.
     Named(ContainerEngine, Cow<'a, str>),
-    /// Two components, which anybody may make: containerd if it has the task.
+    /// Two components, which any user may make: containerd if it has the task.
     Task { namespace: &'a str, id: &'a str },
     /// An id of the usual shape in an unusual place (`--cgroup-parent`), or in a pod.
     HexId(&'a str),

@@ -9,7 +9,7 @@ use crate::root::{ReadError, Root, if_present};
 use elbowroom_types::id::DeviceNumber;
 use std::path::{Path, PathBuf};
 
-/// An upper directory on an overlay on an overlay: more than anybody stacks, for the kernel refuses the third.
+/// An upper directory on an overlay on an overlay: more than can be stacked, for the kernel refuses the third.
 const MAX_OVERLAY_DEPTH: usize = 3;
 
 impl Devices {

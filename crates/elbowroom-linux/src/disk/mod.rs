@@ -94,7 +94,7 @@ impl Devices {
     }
 
     /// How many devices were learned.
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[expect(clippy::len_without_is_empty, reason = "not needed")]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }

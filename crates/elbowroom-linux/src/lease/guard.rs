@@ -81,7 +81,7 @@ fn restore_one(dir: &Path) -> Result<RestoreReport, LeaseError> {
             HolderCheck::Ended(remains) => return Ok(remains),
             HolderCheck::Alive { pid, quiet } => {
                 let held = ledger.records(false)?.valid.len();
-                // Who holds nothing is not waited for, however silent.
+                // A process that holds nothing is not waited for, however silent.
                 if held == 0 || quiet <= MAX_MISSED_HEARTBEATS * HEARTBEAT_INTERVAL.get() {
                     return Ok(RestoreReport { held_by: Some((pid, held)), ..RestoreReport::default() });
                 }
@@ -173,7 +173,7 @@ enum HolderCheck {
 }
 
 fn check_holder(ledger: &Ledger, watch: &mut HeartbeatMonitor) -> Result<HolderCheck, LeaseError> {
-    // First: who becomes the holder has its turn meanwhile, and is one when it is over.
+    // First: the next holder has its turn meanwhile, and is one when it is over.
     let _turn = ledger.lock_restore();
     let Some(holder) = LeaseHolder::open(ledger)?.filter(LeaseHolder::is_alive) else {
         *watch = HeartbeatMonitor::default();
@@ -190,7 +190,7 @@ fn check_holder(ledger: &Ledger, watch: &mut HeartbeatMonitor) -> Result<HolderC
 /// Why leases end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndCause {
-    /// Nobody can write them any more: their records go too.
+    /// No process can write them any more: their records go too.
     Death,
     /// Their holder lives, and may be in the middle of a write that takes effect after this, and die before it notices: the
     /// records stay.

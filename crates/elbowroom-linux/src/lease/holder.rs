@@ -1,6 +1,6 @@
 //! The process that holds leases: whether it lives, whether it still works, whether it was deposed.
 //!
-//! `<ledger>/holder` is 24 bytes: three native words, each written and read whole. Who holds leases has a record lock on
+//! `<ledger>/holder` is 24 bytes: three native words, each written and read whole. A process that holds leases has a record lock on
 //! the file, which the kernel takes away at death and not earlier, whatever becomes of the pid; the pid in the file is for
 //! people.
 
@@ -19,7 +19,7 @@ const FILE: &str = "holder";
 /// Where each word is.
 #[derive(Clone, Copy)]
 enum HolderWord {
-    /// Raised by whoever takes leases away from a holder that is silent. Written by others.
+    /// Raised by the process that takes leases away from a holder that is silent. Written by others.
     Generation = 0,
     /// When the holder last did something, on the monotonic clock, which stands still while the machine is suspended.
     /// Written by the holder.
@@ -54,7 +54,7 @@ impl LeaseHolder {
         Ok(holder)
     }
 
-    /// The file of whoever is, or was, the holder; `None` where there never was one.
+    /// The file of the present or last holder; `None` where there never was one.
     pub(super) fn open(ledger: &Ledger) -> Result<Option<Self>, LeaseError> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::openat(ledger, FILE, flags, Mode::empty()) {
@@ -109,7 +109,7 @@ impl LeaseHolder {
     }
 }
 
-/// Removes the file, once nobody holds leases.
+/// Removes the file, once no process holds leases.
 pub(super) fn remove(ledger: &Ledger) {
     let _ = rustix::fs::unlinkat(ledger, FILE, rustix::fs::AtFlags::empty());
 }

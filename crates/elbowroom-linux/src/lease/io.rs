@@ -78,7 +78,7 @@ fn apply_limit(
     because: &str,
 ) -> Option<LimitWriteFailure> {
     let outcome = match limit {
-        // The kernel takes the limits of a disk that was pulled out along: that is nobody else's doing.
+        // The kernel takes the limits of a disk that was pulled out along: that is no other program's doing.
         Limit::Max => Ok(leases.release(knob)),
         Limit::At(_) => leases.tighten(knob, limit, because),
     };

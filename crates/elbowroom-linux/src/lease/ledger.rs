@@ -127,7 +127,7 @@ impl Ledger {
     }
 
     /// Opens the directory; `None` where it is not there. It must be a directory that only this user can write to, in one
-    /// where only this user can put another in its place: who can write here decides what is written to cgroups.
+    /// where only this user can put another in its place: a user who can write here decides what is written to cgroups.
     pub(super) fn open(path: &Path) -> Result<Option<Self>, LeaseError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = match rustix::fs::open(path, flags, Mode::empty()) {
@@ -180,7 +180,7 @@ impl Ledger {
         let name = record.name();
         let fail = |operation| LeaseError::io(operation, self.path.join(&name));
         let bytes = serde_json::to_vec(record).map_err(|_| fail("writing")(Errno::INVAL))?;
-        // Nobody would read it.
+        // No process would read it.
         if bytes.len() >= MAX_RECORD_BYTES {
             return Err(fail("writing")(Errno::FBIG));
         }

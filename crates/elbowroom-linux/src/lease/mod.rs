@@ -1,14 +1,14 @@
 //! Limits that cannot outlive us.
 //!
-//! Whatever the agent writes into a cgroup file that limits somebody is a *lease*: the value from before is on record
+//! Whatever the agent writes into a cgroup file that limits a container is a *lease*: the value from before is on record
 //! before ours is in force, and comes back when we release it, when we die, and when we fall silent. Three parties:
 //!
 //! - the **holder**, one process, has a [`Leases`]. It changes knobs and says with [`Leases::heartbeat`] that it works.
 //! - the **guard**, another process, has a [`LeaseGuard`]. It puts everything back when the holder dies or misses three beats.
-//! - **anybody**, later, may call [`restore`].
+//! - **any process**, later, may call [`restore`].
 //!
 //! They share a directory of records (the ledger) and a rule: *compare before writing*. A value that is none of ours was
-//! written by somebody else, and stays. What that costs and what it cannot do: `docs/decisions/0008-leases.md`.
+//! written by another program, and stays. What that costs and what it cannot do: `docs/decisions/0008-leases.md`.
 
 mod guard;
 mod holder;
@@ -40,7 +40,7 @@ pub const DIR: &str = "leases";
 /// Name, below [`DIR`], of the ledger for limits on disks. Its holder is another thread, for the kernel may let a write to a disk's knob
 /// wait, and a reclaim of memory takes its time: neither keeps the other's leases.
 pub const DISKS: &str = "disks";
-/// How long a knob is left alone after somebody else wrote it. Then his value counts as the user's.
+/// How long a knob is left alone after another program wrote it. Then that value counts as the user's.
 const FOREIGN_WRITE_TIMEOUT: Micros = Micros::secs(600);
 
 /// Why leases cannot be had or restored.
@@ -93,7 +93,7 @@ pub enum LeaseOutcome {
     Written,
     /// It was already.
     Unchanged,
-    /// Somebody else wrote the knob since we did, or since we looked: it is his for ten minutes, nothing of ours is in it, and
+    /// Another program wrote the knob since we did, or since we looked: it is left to it for ten minutes, nothing of ours is in it, and
     /// nothing was written.
     Foreign {
         /// What is in it.
@@ -129,7 +129,7 @@ pub enum LeaseEnding {
     Restored,
     /// The value from before: it was there.
     Already,
-    /// This value, which somebody else wrote.
+    /// This value, which another program wrote.
     Foreign(Limit<u64>),
     /// Nothing: the cgroup is gone.
     Gone,
@@ -145,7 +145,7 @@ pub struct Leases {
     /// The holder's generation that the leases are of.
     generation: u64,
     held: BTreeMap<CgroupKnob, LeaseRecord>,
-    /// Knobs that somebody else wrote, and until when they are left alone.
+    /// Knobs that another program wrote, and until when they are left alone.
     yielded: BTreeMap<CgroupKnob, Micros>,
     /// Leases that were taken away, to be told with the next beat.
     revoked: Vec<CgroupKnob>,
@@ -294,7 +294,7 @@ impl Leases {
         self.held.get(knob).and_then(|record| record.ours.iter().copied().reduce(Limit::min))
     }
 
-    /// Whether a knob is somebody else's for now, so that [`Self::set`] would not touch it.
+    /// Whether a knob is another program's for now, so that [`Self::set`] would not touch it.
     pub(crate) fn is_yielded(&self, knob: &CgroupKnob) -> bool {
         self.yielded.get(knob).is_some_and(|until| timer::now() < *until)
     }
@@ -344,7 +344,7 @@ impl Leases {
             return Err(error);
         }
         let written = match knob.read() {
-            // Somebody else wrote it while its record was written, which takes longer than all the rest.
+            // Another program wrote it while its record was written, which takes longer than all the rest.
             Ok(now) if now != found => return Ok(self.yield_knob(&record, now)),
             Ok(_) => write(knob, value).and_then(|()| knob.read()),
             Err(why) => Err(why),
@@ -361,7 +361,7 @@ impl Leases {
             Err(KnobError::Gone) => self.forget(&record, LeaseOutcome::Gone),
             Err(why) => match knob.read() {
                 Ok(now) if now == found => self.retain_unchanged(held, &record, why),
-                // Nobody knows what is in force. The record covers all of it.
+                // It is not known what is in force. The record covers all of it.
                 _ => self.retain(Some(record), LeaseOutcome::Refused(why)),
             },
         })
@@ -411,7 +411,7 @@ impl Leases {
         outcome
     }
 
-    /// Somebody else wrote the knob: the guard, if this process was deposed just now.
+    /// Another process wrote the knob: the guard, if this process was deposed just now.
     fn yield_knob(&mut self, record: &LeaseRecord, found: Limit<u64>) -> LeaseOutcome {
         if !self.is_revoked() {
             tracing::warn!(

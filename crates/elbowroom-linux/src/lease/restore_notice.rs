@@ -1,4 +1,4 @@
-//! What the guard leaves behind for whoever tells people: `<run-dir>/leases.restored`, one JSON object a line.
+//! What the guard leaves behind for the alerts: `<run-dir>/leases.restored`, one JSON object a line.
 //!
 //! The guard acts while the process that tells people is dead, so it cannot be told directly. A note that is lost costs an alert and
 //! no limit: nothing here is an error.
@@ -13,7 +13,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Notes that nobody takes do not pile up beyond this.
+/// Notes that are not taken do not pile up beyond this.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Limits of ours that were dealt with for a holder that could not.

@@ -48,7 +48,7 @@ impl LeaseSnapshot {
 pub fn value_before_leases(leases: &[LeaseRecord], file: &str, text: &str) -> Option<String> {
     leases.iter().filter(|record| record.knob.file == file).fold(None, |found, record| {
         let text = found.as_deref().unwrap_or(text);
-        // A value that somebody else wrote since is his, whatever is on record.
+        // A value that another program wrote since is its own, whatever is on record.
         let ours = record.knob.parse_value(text).is_ok_and(|value| record.ours.contains(&value));
         if ours { Some(record.knob.with_value(text, record.before)) } else { found }
     })

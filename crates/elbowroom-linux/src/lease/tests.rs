@@ -228,7 +228,7 @@ enum LeaseStep {
     Tighten(usize, Limit<u64>),
     Release(usize),
     ReleaseAll,
-    /// Somebody else writes.
+    /// Another program writes.
     Foreign(usize, Limit<u64>),
     /// The holder dies, and another one begins.
     Die,
@@ -238,7 +238,7 @@ enum LeaseStep {
 
 fn steps() -> impl Strategy<Value = Vec<LeaseStep>> {
     let ours = || (2..9u64).prop_map(At);
-    // Nobody else writes the very values that are ours: they could not be told from ours.
+    // No other program writes the very values that are ours: they could not be told from ours.
     let foreign = || prop_oneof![Just(Max), (12..19u64).prop_map(At)];
     let step = prop_oneof![
         4 => (0..2usize, ours()).prop_map(|(knob, value)| LeaseStep::Set(knob, value)),

@@ -1,8 +1,8 @@
 //! A write that may block, with an end.
 //!
-//! The kernel reclaims for as long as it makes progress while somebody waits in a write to a memory file; only a signal ends
+//! The kernel reclaims for as long as it makes progress while a process waits in a write to a memory file; only a signal ends
 //! it. So a child process waits, and is killed when the time is over. It shares our table of open files: the kernel keeps a
-//! record lock until the last process that shares the table is gone, so whoever asks whether the holder of leases lives
+//! record lock until the last process that shares the table is gone, so a process that asks whether the holder of leases lives
 //! ([`crate::lease`]) hears yes until no write of ours can take effect any more. It dies with the thread that made it.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -85,7 +85,7 @@ pub(super) fn reclaim_by_unreachable_limit(
             if left == 0 {
                 return CHILD_OK;
             }
-            // Whoever looks after this child may have been stopped.
+            // The process that looks after this child may have been stopped.
             if Instant::now() >= deadline {
                 return libc::EINTR;
             }
@@ -176,7 +176,7 @@ fn in_child(work: impl FnOnce() -> i32, patience: Duration, moot: impl FnMut() -
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
     let mut status = 0;
-    // SAFETY: waitpid writes the status to a place that outlives the call; the child is ours and nobody else waits for it.
+    // SAFETY: waitpid writes the status to a place that outlives the call; the child is ours and no other code waits for it.
     while unsafe { libc::waitpid(pid.as_raw_nonzero().get(), &raw mut status, 0) } < 0 {
         if Errno::from_io_error(&std::io::Error::last_os_error()) != Some(Errno::INTR) {
             return BoundedWrite::TimedOut;

@@ -42,7 +42,7 @@ impl ProtectionClaim {
     fn new(ours: u64, user: Option<u64>) -> Self {
         match user {
             Some(user) if ours > 0 => Self { added: ours.saturating_sub(user), total: ours.max(user) },
-            // All of it is protected already, or nobody knows.
+            // All of it is protected already, or it is not known.
             _ => Self { added: 0, total: ours },
         }
     }
@@ -85,7 +85,7 @@ impl ProtectionWriter {
                 return memory::OrderOutcome::Gone;
             };
             let user = leases.before(&knob).map_or_else(|| knob.read(), Ok);
-            // Where all of it is protected already, or nobody knows, nothing is added.
+            // Where all of it is protected already, or it is not known, nothing is added.
             let claim = ProtectionClaim::new(order_pages(claim.get()), user.ok().and_then(Limit::value));
             let shield = self
                 .claims_by_group
@@ -122,8 +122,8 @@ impl ProtectionWriter {
         self.claims_by_group.clear();
     }
 
-    /// Brings the cgroups above `path`, but not the root, to what those below them need. One that somebody else writes is his, and no
-    /// reason to give the container's own knob up.
+    /// Brings the cgroups above `path`, but not the root, to what those below them need. One that another program writes is left
+    /// to it, and no reason to give the container's own knob up.
     fn update_ancestors(
         &self,
         layout: &CgroupLayout,
@@ -197,7 +197,7 @@ fn add_to_limit(user: Limit<u64>, extra: u64) -> Limit<u64> {
     }
 }
 
-/// The kernel keeps whole pages: any other number would read back as somebody else's.
+/// The kernel keeps whole pages: any other number would read back as another program's.
 fn order_pages(bytes: u64) -> u64 {
     let page = rustix::param::page_size() as u64;
     bytes / page * page

@@ -167,7 +167,7 @@ impl MemoryActuator {
         if above == Bytes::ZERO && order.amount > Bytes::ZERO {
             return (OrderOutcome::Late, Bytes::ZERO);
         }
-        // Somebody has come into it: it is not dead.
+        // A process has come into it: it is not dead.
         if order.dead
             && !matches!(reader::group(&self.layout, path, Bytes::ZERO), Ok(Some(group)) if !group.populated)
         {
@@ -312,7 +312,7 @@ fn reclaim_by_transient_high(
 
 /// Presses on a v1 group by a limit that never comes about, so that nothing that runs there meets one of ours. Where anonymous memory is to
 /// stay and the kernel could swap it, no more is taken than there is clean page cache, with the group's swappiness at 1, a lease too: at 0,
-/// who meets his user's limit meanwhile would find nothing in swap, and be killed.
+/// one that meets its user's limit meanwhile would find nothing in swap, and be killed.
 fn reclaim_by_transient_limit(
     layout: &CgroupLayout,
     leases: &mut Leases,
@@ -385,7 +385,7 @@ fn reclaimable(memory: &GroupMemory, swap: bool) -> Bytes {
     cache.saturating_add(if swap { anon } else { Bytes::ZERO })
 }
 
-/// A v1 group that nobody is in gives everything at once (`memory.force_empty`).
+/// A v1 group without processes gives everything at once (`memory.force_empty`).
 fn reclaim_by_force_empty(dir: &CgroupDir<'_>, deadline: Instant) -> OrderOutcome {
     let patience = deadline.saturating_duration_since(Instant::now());
     let file = open(dir, "memory.force_empty", OFlags::WRONLY);

@@ -15,7 +15,7 @@ pub(super) enum TransientLimitOutcome {
     Complete,
     /// It gave up, or its time was over.
     Partial,
-    /// The knob is somebody else's.
+    /// The knob is another program's.
     Foreign,
     /// It cannot be done, and why.
     Refused(String),
@@ -31,7 +31,7 @@ pub(super) fn lower_high_briefly(
     patience: Duration,
 ) -> TransientLimitOutcome {
     let page = rustix::param::page_size() as u64;
-    // The kernel counts pages: any other number would read back as somebody else's.
+    // The kernel counts pages: any other number would read back as another program's.
     let target = Limit::At(target.get() / page * page);
     with_lease(leases, knob, target, |file, line| bounded_write::write(file, line, patience))
 }

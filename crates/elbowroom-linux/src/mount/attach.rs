@@ -305,7 +305,7 @@ fn copy_mounts(place: &NamespaceRoot, inside: &[&MountEntry]) -> Vec<(PathBuf, O
         .collect()
 }
 
-/// Takes away what this call has mounted, newest first. A stale view on top goes too: it answered nobody.
+/// Takes away what this call has mounted, newest first. A stale view on top goes too: it answered no reader.
 fn roll_back(unmounter: &Unmounter, made: Vec<CompletedMount>) {
     for made in made.into_iter().rev() {
         for layer in made.stale.iter().chain([&made.tree]) {

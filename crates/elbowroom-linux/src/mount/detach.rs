@@ -90,7 +90,7 @@ pub fn detach_group(group: &str, pids: &[u32], name: Option<&OsStr>) -> Result<u
 }
 
 /// Unmounts every view from all mount namespaces but the host's in which there is one of the file system `device`, and says how
-/// many namespaces that were: where nobody is left who knows the containers. What fails in one is logged, and no other process there
+/// many namespaces that were: where no process is left that knows the containers. What fails in one is logged, and no other process there
 /// is tried. A thread stays behind for each container whose file systems do not answer.
 pub fn detach_all(device: DeviceNumber) -> usize {
     let (mut detached, mut left, mut looked) = (0, 0, HashSet::new());

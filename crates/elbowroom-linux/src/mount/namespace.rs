@@ -68,9 +68,9 @@ pub struct NamespaceRoot {
     prefix: PathBuf,
     /// Path of the container's cgroup, where it is known.
     group: Option<PathBuf>,
-    /// The host's mounts, once somebody has asked.
+    /// The host's mounts, once they were asked for.
     host_mounts: OnceLock<Vec<MountEntry>>,
-    /// Whether other containers are in the mount namespace, once somebody has asked.
+    /// Whether other containers are in the mount namespace, once that was asked.
     is_shared: OnceLock<bool>,
 }
 

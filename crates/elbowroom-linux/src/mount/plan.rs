@@ -101,7 +101,7 @@ impl NamespaceRoot {
 }
 
 /// Has the kernel look up the files of the view in `view_dir`, as far as there are any. Each first lookup asks the view server,
-/// tens of microseconds that whoever mounts them then does not wait for.
+/// tens of microseconds that the process that mounts them then does not wait for.
 pub fn prefetch(view_dir: &Path, surfaces: &[MountSurface]) {
     let Ok(dir) = open_dir(view_dir) else { return };
     let page = Path::new(PAGE_TARGET.trim_start_matches('/'));

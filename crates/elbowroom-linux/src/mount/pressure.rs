@@ -8,12 +8,12 @@
 //!
 //! # Why a writer is held
 //! A FIFO whose last writer closes it says `POLLHUP` to all who only read it, for ever: sd-event(3) gives such a file up, and a simple
-//! loop around poll(2) never sleeps again. So a [`PressureFifo`] is a writer that stays. A reader that may write too is one himself, and outlives
+//! loop around poll(2) never sleeps again. So a [`PressureFifo`] is a writer that stays. A reader that may write too is one itself, and outlives
 //! the agent (`elbowroom_types::launch`).
 //!
 //! # Who waits
-//! Nothing here waits for a reader. But whoever opens, writes or closes a FIFO takes its lock (`fs/pipe.c`), which a reader holds
-//! while the kernel copies what he reads to his memory, and that may be memory that never comes (userfaultfd(2), a file system of his
+//! Nothing here waits for a reader. But a process that opens, writes or closes a FIFO takes its lock (`fs/pipe.c`), which a reader holds
+//! while the kernel copies what it reads to its memory, and that may be memory that never comes (userfaultfd(2), a file system of its
 //! own). Only a thread that may wait for good may have a [`PressureFifo`].
 
 use super::attach::refuse_shared_below;
@@ -54,7 +54,7 @@ impl NamespaceRoot {
         }
     }
 
-    /// Opens the file to write to it, as whoever asks does; `None` where it is not there.
+    /// Opens the file to write to it, as a program that asks does; `None` where it is not there.
     ///
     /// # Errors
     /// [`MountError`].
@@ -70,7 +70,7 @@ impl NamespaceRoot {
         }
     }
 
-    /// Takes the file away, or what it is in, if that is ours. Who has it open keeps it.
+    /// Takes the file away, or what it is in, if that is ours. A process that has it open keeps it.
     pub(super) fn withdraw_pressure_file(&self, unmounter: &Unmounter) -> Result<(), MountError> {
         let table = self.table()?;
         let Some(mount) = find_place(&table) else { return Ok(()) };
@@ -153,7 +153,7 @@ fn make(dir: &OwnedFd) -> Result<(), Errno> {
         Err(Errno::NOENT) => {}
         there => return there.map(drop),
     }
-    // Whoever reads it may write to it too: then he never sees the end of it, and what he writes only his container is asked by.
+    // A reader may write to it too: then it never sees the end, and what it writes asks only its own container.
     let mode = Mode::from_raw_mode(0o666);
     rustix::fs::mknodat(dir, PRESSURE_FILE_NAME, FileType::Fifo, mode, 0)?;
     // Whatever the umask; and exactly this file, whatever its name has become.
@@ -196,7 +196,7 @@ impl PressureFifo {
         Ok(Self(open(OFlags::WRONLY)?))
     }
 
-    /// Asks who reads it; whether anybody does. One who has not read what he was asked by before is not asked more by more.
+    /// Asks its readers; whether there is one. A reader that has not read the last request is not asked more by another.
     ///
     /// # Errors
     /// What the kernel says: no memory.

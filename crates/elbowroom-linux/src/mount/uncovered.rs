@@ -7,7 +7,7 @@
 //!
 //! **Approach.** Where the container's own proc was whole but for views, the same is mounted again on a directory of the view that
 //! no listing names; sysfs alike. An engine that masks paths has taken this away itself, and then nothing is mounted: it would
-//! show what was masked. The place is part of the view, so that the copies go when the view goes, whoever takes it away.
+//! show what was masked. The place is part of the view, so that the copies go when the view goes.
 
 use super::MountError;
 use super::mount_calls::{copy_mount, move_mount, open_target};

@@ -112,8 +112,8 @@ fn read_secret(path: &Path) -> io::Result<Vec<u8>> {
     bounded::file(path, MAX_SECRET_BYTES).map_err(said)
 }
 
-/// Has `client` start as nobody: without capabilities, groups or a way to get any, with a clean environment, and with no open file but its
-/// standard ones and the server's socket.
+/// Has `client` start as the user `nobody`: without capabilities, groups or a way to get any, with a clean environment, and with no
+/// open file but its standard ones and the server's socket.
 pub fn become_nobody<'a>(client: &'a mut Command, place: &ServerPlace) -> &'a mut Command {
     let socket = match place {
         ServerPlace::Socket(socket, _) => Some(socket.as_raw_fd()),

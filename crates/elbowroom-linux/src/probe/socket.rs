@@ -31,7 +31,7 @@ const DATAGRAM_BUFFER_BYTES: usize = elbowroom_types::probe::MAX_RECORD_LEN + 1;
 pub struct DatagramSocket {
     /// There until it is dropped.
     fd: Option<OwnedFd>,
-    /// The kernel lets nobody send descriptors.
+    /// The kernel lets no program send descriptors.
     refuses_descriptors: bool,
     /// Threads that took messages with descriptors and are not back.
     discards: Vec<Discard>,
@@ -58,7 +58,7 @@ pub struct SenderAddress {
 }
 
 impl DatagramSocket {
-    /// Listens on a path, where everybody may send; a file that is there is replaced.
+    /// Listens on a path, where every process may send; a file that is there is replaced.
     ///
     /// # Errors
     /// As socket(2), bind(2), unshare(2).
@@ -69,7 +69,7 @@ impl DatagramSocket {
     /// Listens on [`ABSTRACT_NAME`] in the network namespace that this thread is in.
     ///
     /// # Errors
-    /// As socket(2), bind(2); `EADDRINUSE` where somebody else listens there.
+    /// As socket(2), bind(2); `EADDRINUSE` where another process listens there.
     pub fn at_abstract() -> io::Result<Self> {
         let address = SocketAddrUnix::new_abstract_name(ABSTRACT_NAME.as_bytes())?;
         Self::bound(|socket| Ok(rustix::net::bind(socket, &address)?))
@@ -120,7 +120,7 @@ impl DatagramSocket {
         self.discards.len() >= MAX_DISCARDS
     }
 
-    /// Answers the sender of a datagram, if it has an address and room; nobody waits.
+    /// Answers the sender of a datagram, if it has an address and room; without waiting.
     pub fn reply(&self, to: &SenderAddress, text: &str) {
         // SAFETY: text and address are live for the call, with their lengths; the address is one that recvmsg gave.
         let _ = unsafe {
@@ -367,7 +367,7 @@ mod tests {
         poll(&mut fds, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })).unwrap() == 1
     }
 
-    /// A TCP connection whose other end takes nothing, so that whoever releases it last waits for `SO_LINGER`.
+    /// A TCP connection whose other end takes nothing, so that the process that releases it last waits for `SO_LINGER`.
     fn lingering() -> (std::net::TcpStream, std::net::TcpListener) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -443,7 +443,7 @@ mod tests {
         send_lingering();
         assert!(socket.receive().unwrap().is_none());
         drop(socket);
-        // Whoever lets a connection go lets its thread go.
+        // With a connection its thread goes.
         drop(listeners);
     }
 

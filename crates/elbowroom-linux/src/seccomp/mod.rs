@@ -1,7 +1,7 @@
 //! System calls of others that wait for an answer of ours (seccomp_unotify(2)), and those that processes of ours may make
 //! ([`allow_only`]).
 //!
-//! A descriptor of a filter gives one [`SeccompNotification`] per call; whoever made it waits until it is answered, or ends. Everything in a
+//! A descriptor of a filter gives one [`SeccompNotification`] per call; its caller waits until it is answered, or ends. Everything in a
 //! notice was true when the call was made: numbers are the kernel's, pointers are the caller's, and its pid means something only as
 //! long as [`SeccompListener::is_valid`] says so after whatever was found out by it.
 
@@ -75,7 +75,7 @@ impl AsFd for SeccompListener {
 }
 
 impl SeccompListener {
-    /// Takes a descriptor that somebody sent; [`Errno::NOTTY`] where it is of something else.
+    /// Takes a descriptor that was sent; [`Errno::NOTTY`] where it is of something else.
     ///
     /// # Errors
     /// What the kernel says.
@@ -121,7 +121,7 @@ impl SeccompListener {
     /// The call gives `value`.
     ///
     /// # Errors
-    /// [`Errno::NOENT`]: nobody waits any more.
+    /// [`Errno::NOENT`]: the caller waits no more.
     pub fn respond(&self, id: u64, value: i64) -> Result<(), Errno> {
         self.send(SeccompResponse { id, val: value, ..SeccompResponse::default() })
     }
@@ -147,7 +147,7 @@ impl SeccompListener {
     }
 
     /// Writes to the memory of who waits; `false` where that cannot be done: it ended, or has no such memory. The file of its memory is
-    /// opened first and only then is it asked whether the call still waits: a pid that means somebody else by now is noticed.
+    /// opened first and only then is it asked whether the call still waits: a pid that means another process by now is noticed.
     pub fn write(&self, notice: &SeccompNotification, at: u64, bytes: &[u8]) -> bool {
         let path = format!("/proc/{}/mem", notice.pid);
         let Ok(memory) = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) else {

@@ -1,7 +1,7 @@
 //! What survives a process that answers: which notice it took last of each listener and which it answered, in memory that its successor
 //! has too.
 //!
-//! The kernel gives a notice once. One that was taken by a process that died is answered by nobody, and its caller waits for ever,
+//! The kernel gives a notice once. One that was taken by a process that died is never answered, and its caller waits for ever,
 //! unless the successor knows its number. Numbers of a listener ascend by one with every call that is made, so the notice that was
 //! taken last is the one on record or one of the next. For each listener one thread at a time writes here.
 
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most listeners.
 pub const SLOTS: usize = 4_095;
-/// Words before those of the listeners: one that moves while there is somebody who answers, and one of nobody.
+/// Words before those of the listeners: one that moves while there is an answerer, and one of none.
 const HEADER_WORDS: usize = 2;
 /// The notices that were taken, then those that were answered.
 const WORDS: usize = HEADER_WORDS + 2 * SLOTS;
@@ -77,7 +77,7 @@ impl NotificationLog {
         Ok(Self { fd, at: NonNull::new(at.cast()).ok_or(Errno::NOMEM)? })
     }
 
-    /// Who answers is there.
+    /// The answerer is there.
     pub fn heartbeat(&self) {
         self.word(0).fetch_add(1, Ordering::Release);
     }
@@ -97,7 +97,7 @@ impl NotificationLog {
         self.word(HEADER_WORDS + SLOTS + slot).store(id, Ordering::Release);
     }
 
-    /// Which notice of a listener was taken last, and which was answered last: the same where nobody is at work.
+    /// Which notice of a listener was taken last, and which was answered last: the same where no answerer is at work.
     pub fn last(&self, slot: usize) -> (u64, u64) {
         let word = |n| self.word(n).load(Ordering::Acquire);
         (word(HEADER_WORDS + slot), word(HEADER_WORDS + SLOTS + slot))

@@ -1,7 +1,7 @@
 //! What is asked seldom: a group's statistics and its processes.
 //!
-//! These files are opened, read and closed each time, but of a container that somebody looks at: there they stay open as long as
-//! somebody does, for opening costs more than reading.
+//! These files are opened, read and closed each time, but of a container that is looked at: there they stay open as long as
+//! it is, for opening costs more than reading.
 
 use super::Sensor;
 use crate::cgroup::read::CgroupFileCache;

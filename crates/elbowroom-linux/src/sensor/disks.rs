@@ -23,7 +23,7 @@ use rustix::fs::OFlags;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// In what time every device is looked at again: they are stacked, given swap or another scheduler without a word to anybody.
+/// In what time every device is looked at again: they are stacked, given swap or another scheduler without a word.
 const RESCAN: Micros = Micros::secs(5);
 
 /// A container's page cache is looked at in one of so many calls.
@@ -70,7 +70,7 @@ impl Sensor {
     /// One period's measurements of disks: [`HostEvent::Disk`] and [`HostEvent::DiskGone`] for what changed, [`HostEvent::IoLimits`] for
     /// each container that is met on a disk for the first time, and again every now and then, and an [`HostEvent::DiskTick`] at the
     /// end. `now` is the monotonic clock's. Only containers that [`Sensor::start`] or [`Sensor::changes`] told of are read. Files do
-    /// not say whose a limit is: whoever sets some has to know his own again.
+    /// not say whose a limit is: a program that sets some has to know its own again.
     pub fn disks(&mut self, now: Micros) -> Vec<HostEvent> {
         self.disks_until(now, Micros(u64::MAX), false).expect("a measurement without a deadline ends")
     }
@@ -126,7 +126,7 @@ impl Sensor {
         stats.into_iter().map(|(number, _, stat)| (number, stat)).collect()
     }
 
-    /// The containers somebody was told of.
+    /// The containers that were told of.
     fn containers(&self) -> Vec<(CgroupId, GroupSlot)> {
         let of = |slot: GroupSlot| {
             let entry =

@@ -37,7 +37,7 @@ pub(super) struct IoMeter {
 
 impl IoMeter {
     /// Whether it can be left out now and then: since the last read it used no CPU time, and without that nothing reaches a
-    /// disk but what it dirtied before; and it waited for no disk. `cpu`: the time it has used; `None` where nobody measures that.
+    /// disk but what it dirtied before; and it waited for no disk. `cpu`: the time it has used; `None` where that is not measured.
     pub(super) fn is_quiet(&self, cpu: Option<Micros>) -> bool {
         let clean = self.dirty.is_none_or(|dirty| dirty == Bytes::ZERO);
         cpu.is_some() && cpu == self.read_at && clean && !self.active

@@ -36,7 +36,7 @@ pub(super) struct GroupMeter {
     /// The tick from which on its memory is read again, and the ticks between that and the read before.
     memory_due: u64,
     memory_interval: u64,
-    /// Somebody is in it: what its entry says too, which a tick would have to fetch for that.
+    /// A process is in it: what its entry says too, which a tick would have to fetch for that.
     pub(super) populated: bool,
     /// The tier that follows it saw it, or what is below it, run since its last round; or it may have run before it was followed.
     pub(super) ran: bool,

@@ -154,7 +154,7 @@ pub struct Sensor {
     node_read: Instant,
     /// Groups a tick found removed.
     removed: BTreeSet<CgroupId>,
-    /// Groups a tick found idle for long, perhaps because nobody is in them.
+    /// Groups a tick found idle for long, perhaps because no process is in them.
     idle: BTreeSet<CgroupId>,
 }
 
@@ -263,7 +263,7 @@ impl Sensor {
         self.last_tick_cost
     }
 
-    /// Who says which groups ran.
+    /// The source that says which groups ran.
     pub fn tier(&self) -> &ActivitySource {
         &self.tier
     }
@@ -332,7 +332,7 @@ fn read_node(root: &Root) -> Result<NodeProperties, ReadError> {
         parse(&root.read(path)?).map_err(|e| ReadError::malformed(path, e))
     }
     let page_size = Bytes(rustix::param::page_size() as u64);
-    // Where there is none, nobody can tell when the kernel reclaims.
+    // Where there is none, it is not known when the kernel reclaims.
     let marks = if_present(parse(root, "proc/zoneinfo", proc::zoneinfo))?.unwrap_or_default();
     Ok(NodeProperties {
         online: online(root)?,

@@ -31,7 +31,7 @@ pub(super) struct NodeCounters {
     file: PolledFile,
     busy: Micros,
     mem_free: Bytes,
-    /// Whether a container is kept to a part of the CPUs, so that somebody needs to know which were busy; `None` when that is
+    /// Whether a container is kept to a part of the CPUs, so that it matters which were busy; `None` when that is
     /// to be found out again.
     per_cpu: Option<bool>,
     pub(super) available: AvailableMemory,
@@ -69,7 +69,7 @@ impl NodeCounters {
         }
     }
 
-    /// The number is fine enough to say that nobody ran.
+    /// The number is fine enough to say that nothing ran.
     pub(super) fn is_precise(&self) -> bool {
         self.source == BusySource::Cpuacct
     }

@@ -252,7 +252,7 @@ impl Sensor {
         }
     }
 
-    /// Removes a group with everything below it; the ids of those that anybody knew.
+    /// Removes a group with everything below it; the ids of those that were known.
     fn forget(&mut self, slot: GroupSlot) -> Vec<CgroupId> {
         for below in self.tree.subtree(slot) {
             self.untrack(below);

@@ -163,7 +163,7 @@ impl Sensor {
         takes_in
     }
 
-    /// Puts a look that began then on the account of the tenant `top`; a look at everything is on nobody's.
+    /// Puts a look that began then on the account of the tenant `top`; a look at everything is on none's.
     pub(super) fn charge(&mut self, top: Option<GroupSlot>, begin: Instant) {
         if self.pending.all {
             return;

@@ -209,7 +209,7 @@ impl GroupTree {
         }
     }
 
-    /// Notes whether somebody is in the group; true if that is news.
+    /// Notes whether a process is in the group; true if that is news.
     pub(super) fn set_populated(&mut self, slot: GroupSlot, populated: bool) -> bool {
         self[slot].group.populated = populated;
         std::mem::replace(&mut self.meters[slot].populated, populated) != populated
