@@ -45,9 +45,9 @@ pub struct AgentConfig {
     pub views: ViewSettings,
     /// The rules views follow.
     pub policy: ViewPolicy,
-    /// Who gets how much of the disks.
+    /// How disks are divided.
     pub disk: disk::DiskSettings,
-    /// Who gets how much memory when it is short.
+    /// How memory is divided when it is short.
     pub memory: memory::MemorySettings,
     /// What single containers are promised; the first entry that fits a container counts.
     pub claims: Vec<Claim>,
@@ -60,7 +60,7 @@ pub struct AgentConfig {
     pub doctor: DoctorSettings,
     /// The black box.
     pub recorder: RecorderSettings,
-    /// Who is told of alerts.
+    /// Where alerts go.
     pub hooks: Vec<HookSettings>,
     /// The HTTP API.
     pub api: api::ApiSettings,
@@ -168,7 +168,7 @@ impl AgentConfig {
     }
 
     /// Why other users of the host learn secrets from `path`, or the default file: it has webhooks, whose addresses mostly hold a token, or
-    /// headers for a collector, and everybody can read it.
+    /// headers for a collector, and every user can read it.
     pub fn exposure(&self, path: Option<&Path>) -> Option<String> {
         let path = path.unwrap_or(Path::new(DEFAULT_PATH));
         let mode = std::fs::metadata(path).ok()?.mode() & 0o777;

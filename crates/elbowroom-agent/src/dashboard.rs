@@ -1,7 +1,7 @@
 //! The dashboard's files, as `npm run build` in `dashboard/` left them in `target/dashboard`.
 //!
 //! They are part of the program, so that the page works without a network and always fits the agent that serves it. Without
-//! the feature `dashboard` there is one sentence in their place, and nobody needs npm to build the rest.
+//! the feature `dashboard` there is one sentence in their place, and the rest is built without npm.
 
 /// What a browser may do on the dashboard's behalf: run and draw what this server sent, ask this server, and nothing else.
 pub(crate) const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
@@ -60,7 +60,7 @@ mod tests {
         }
     }
 
-    /// What the policy forbids must not be in the page, or it would be broken for everybody.
+    /// What the policy forbids must not be in the page, or it would be broken for all.
     #[test]
     fn the_page_has_no_inline_script_or_style_and_names_only_files_that_are_there() {
         assert!(!CONTENT_SECURITY_POLICY.contains("unsafe"));

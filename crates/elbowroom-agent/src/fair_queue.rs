@@ -1,8 +1,8 @@
-//! The last of what many make, in bounded memory: who made the most loses its oldest.
+//! The last of what many make, in bounded memory: the maker of the most loses its oldest.
 //!
-//! A queue that only forgets its oldest is anybody's to empty: one that makes entries without a pause has those of all others forgotten.
-//! Here each of `n` makers keeps the last `MAX / n` of its entries, whatever the others do (longest queue drop, B. Suter et al.,
-//! "Design Considerations for Supporting TCP with Per-flow Queueing", 1998).
+//! A queue that only forgets its oldest can be emptied by any maker: one that makes entries without a pause has those of all others
+//! forgotten. Here each of `n` makers keeps the last `MAX / n` of its entries, whatever the others do (longest queue drop, B. Suter et
+//! al., "Design Considerations for Supporting TCP with Per-flow Queueing", 1998).
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,6 +1,6 @@
 //! The log: lines on standard error, for a terminal or a service manager.
 //!
-//! Problem: who writes to a pipe that nobody empties waits, and with it everything it was about to do. A service manager that
+//! Problem: a process that writes to a pipe that is not emptied waits, and with it everything it was about to do. A service manager that
 //! hangs would hold up every decision of the agent.
 //!
 //! Approach: a line is written where there is room for it now or in a moment. Where there is none it is dropped and counted, and
@@ -39,7 +39,7 @@ pub fn init(verbose: u8) {
         .init();
 }
 
-/// Writes lines, one a call, and waits for nobody.
+/// Writes lines, one a call, and does not wait.
 #[derive(Debug)]
 struct LogWriter<W> {
     to: W,

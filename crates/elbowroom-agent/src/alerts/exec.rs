@@ -59,7 +59,7 @@ fn exits_in_time(pidfd: &OwnedFd, timeout: Micros, stop: &StopFlag) -> bool {
     }
 }
 
-/// The group first: the child is not waited for yet, so its number can be nobody else's.
+/// The group first: the child is not waited for yet, so its number can be no other process's.
 fn kill_group(child: &mut Child, group: Pid) {
     let _ = kill_process_group(group, Signal::KILL);
     let _ = child.wait();

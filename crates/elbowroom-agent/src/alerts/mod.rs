@@ -1,6 +1,6 @@
 //! Tells people of alerts: starts programs, posts to addresses and writes to systemd's journal, on threads of their own.
 //!
-//! One thread per addressee, one delivery at a time, in the order of the alerts: nobody hears of an end before the beginning. The
+//! One thread per addressee, one delivery at a time, in the order of the alerts: no addressee hears of an end before the beginning. The
 //! queue before it is short, and what does not fit is dropped and counted: a hook that hangs costs its own alerts and nothing
 //! else. How often an addressee is told at all is decided by its [`Outbox`].
 
@@ -71,7 +71,7 @@ pub(crate) struct HookDispatcher {
     stop: Option<Arc<StopFlag>>,
 }
 
-/// Who is told.
+/// The addressees.
 #[derive(Clone, Debug)]
 enum AlertSink {
     Hook(HookSettings),
@@ -169,14 +169,14 @@ impl HookDispatcher {
         Ok(Self { workers, stop: Some(stop) })
     }
 
-    /// Takes a beginning or an end for everybody who wants to know.
+    /// Takes a beginning or an end for every addressee that wants it.
     pub(crate) fn apply(&mut self, alert: &Alert) {
         for worker in self.workers.iter_mut().filter(|worker| worker.sink.accepts(alert)) {
             worker.outbox.apply(alert);
         }
     }
 
-    /// Hands everybody what is due. Does not wait.
+    /// Hands every addressee what is due. Does not wait.
     pub(crate) fn dispatch_due(&mut self, now: Micros, name: impl Fn(Alert) -> AlertView) {
         let notice = |alert: Alert| AlertNotice::new(name(alert));
         for worker in &mut self.workers {
@@ -280,7 +280,7 @@ fn delivery_loop(
             return;
         }
         if matches!(mail, AlertDelivery::All(_)) {
-            // Whoever was away is told what is, not what was: an old picture would raise what is long over.
+            // An addressee that was away is told what is, not what was: an old picture would raise what is long over.
             mail = queue.try_iter().last().unwrap_or(mail);
         }
         match deliver_one(addressee, &mail, stop) {
@@ -344,9 +344,9 @@ impl StopFlag {
         &self.0
     }
 
-    /// Tells everybody who waits, and who will.
+    /// Tells every thread that waits, and that will.
     pub(crate) fn set(&self) {
-        // Nobody reads it: it stays readable.
+        // It is not read: it stays readable.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 

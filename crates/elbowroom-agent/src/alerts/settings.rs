@@ -39,7 +39,7 @@ impl AlertSettings {
         NotificationLimit { quiet: self.quiet, burst: self.burst }
     }
 
-    /// Refuses what would tell nobody anything.
+    /// Refuses what would tell no addressee anything.
     pub(crate) fn validate(&self) -> Result<()> {
         ensure!(
             (Micros::secs(1)..=Micros::secs(86_400)).contains(&self.quiet),

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// A new condition of that kind begins, and everybody is told at once.
+/// A new condition of that kind begins, and every addressee is told at once.
 fn say(hooks: &mut HookDispatcher, kind: AlertKind) {
     static NEXT: AtomicU64 = AtomicU64::new(7);
     let group = Some(CgroupId(NEXT.fetch_add(1, Ordering::Relaxed)));
@@ -160,7 +160,7 @@ fn server(statuses: &'static [u16]) -> (String, mpsc::Receiver<String>) {
             }
             let mut body = vec![0; length];
             lines.read_exact(&mut body).unwrap();
-            // Before the answer: whoever sees what came of it finds what was posted.
+            // Before the answer: a test that sees the outcome finds what was posted.
             got.send(String::from_utf8(body).unwrap()).unwrap();
             write!(
                 stream,

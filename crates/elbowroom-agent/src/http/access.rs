@@ -1,6 +1,6 @@
 //! Who may ask.
 //!
-//! Over the unix socket whoever may open it, which is root and a group. Over TCP whoever has the token; where there is none,
+//! Over the unix socket each user who may open it, which is root and a group. Over TCP each client with the token; where there is none,
 //! which only a loopback address may do, programs on this machine, and no page of the web that a browser on it shows.
 
 use super::HttpError;
@@ -24,12 +24,12 @@ const MIN_TOKEN_LEN: usize = 16;
 /// Largest body that is not refused at sight. None is ever read.
 const MAX_BODY: u64 = 64 << 10;
 
-/// Who is at the other end.
+/// The other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum HttpPeer {
     /// A process of this user, by the kernel's word.
     Unix { uid: u32 },
-    /// Somebody on the network.
+    /// A client on the network.
     Tcp,
 }
 
@@ -122,7 +122,7 @@ fn authorize(gate: &RequiredToken, peer: Option<HttpPeer>, request: &Request) ->
         }
         (_, None) if is_local_host_header(headers) => Ok(()),
         (_, None) => {
-            // A name of somebody else's that resolves to 127.0.0.1 would make every page of the web a client (DNS rebinding).
+            // A stranger's name that resolves to 127.0.0.1 would make every page of the web a client (DNS rebinding).
             let message = "without a token only an address is a host name here: ask 127.0.0.1 or localhost, or set api.token_file";
             Err(HttpError::new(StatusCode::MISDIRECTED_REQUEST, message))
         }
@@ -136,12 +136,12 @@ pub(super) fn keep_seat(request: &Request) {
     }
 }
 
-/// What says nothing about this node: the dashboard's files, and whether there is anybody.
+/// What says nothing about this node: the dashboard's files, and whether an agent answers.
 pub(super) fn is_public(path: &str) -> bool {
     matches!(path, "/" | "/healthz" | "/readyz") || path.starts_with("/assets/")
 }
 
-/// Whether the client, who may be a browser, calls this server by an address or as `localhost`.
+/// Whether the client, which may be a browser, calls this server by an address or as `localhost`.
 fn is_local_host_header(headers: &HeaderMap) -> bool {
     // HTTP/1.0 needs none; browsers send one always.
     let Some(host) = headers.get(header::HOST) else { return true };

@@ -26,7 +26,7 @@ const MAX_RESPONSE: usize = 64 << 20;
 const MAX_QUERIES: usize = 2;
 /// How long another one waits for its turn: an open page asks several at once.
 const QUERY_TURN: Duration = Duration::from_secs(1);
-/// A process that has had nobody to ask for this long belongs to an agent that is gone. One that is not starts another.
+/// A process that has had no agent to ask for this long belongs to an agent that is gone. One that is not starts another.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The agent, as the API knows it.

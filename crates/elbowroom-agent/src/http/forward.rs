@@ -6,10 +6,10 @@
 //!
 //! # Approach
 //! A process forwards requests from a port to the socket for as long as its terminal is open. It forwards `GET` and `HEAD` only, so a
-//! browser changes nothing. The page itself, which needs no token, is this process's own: who has none reaches nothing of the agent, whose
-//! places and pace all of the socket's clients share. A request must name the server by an address ([`super::access`] checks `Host`) and bring the session's token
-//! in a header, which no page of another origin can send. The browser gets the token for a *code*, which is in the part of the link that is
-//! never sent (after `#`) and works once. What parses requests has given up its rights.
+//! browser changes nothing. The page itself, which needs no token, is this process's own: a client without one reaches nothing of the
+//! agent, whose places and pace all of the socket's clients share. A request must name the server by an address ([`super::access`] checks
+//! `Host`) and bring the session's token in a header, which no page of another origin can send. The browser gets the token for a *code*,
+//! which is in the part of the link that is never sent (after `#`) and works once. What parses requests has given up its rights.
 
 use super::access::{self, BearerToken};
 use super::routes::asset;
@@ -111,8 +111,8 @@ impl Forwarder {
     }
 }
 
-/// Keeps what is needed to connect to `socket`: its group, or where it is for root alone, user 0 without capabilities. Who is not
-/// root stays what it is.
+/// Keeps what is needed to connect to `socket`: its group, or where it is for root alone, user 0 without capabilities. A process that is
+/// not root stays what it is.
 fn drop_privileges(socket: &Path) -> Result<()> {
     if rustix::process::geteuid().is_root() {
         let file = std::fs::metadata(socket).with_context(|| socket.display().to_string())?;

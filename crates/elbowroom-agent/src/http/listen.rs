@@ -82,7 +82,7 @@ struct ConnectionContext {
     rate_limiter: Arc<RateLimiter>,
 }
 
-/// Everybody who comes by one way, for ever.
+/// All clients that come by one way, for ever.
 async fn accept_each<L>(
     mut listener: L,
     peer_of: impl Fn(&L::Io) -> Option<HttpPeer>,
@@ -182,11 +182,7 @@ mod tests {
         assert_eq!(ask(&mut client, &text).await.as_deref(), Some("200"));
         let more = crowd(address).await;
         let mut last = TcpStream::connect(address).await.unwrap();
-        assert_eq!(
-            ask(&mut last, "0123456789abcdef").await.as_deref(),
-            Some("200"),
-            "the page is for everybody"
-        );
+        assert_eq!(ask(&mut last, "0123456789abcdef").await.as_deref(), Some("200"), "the page is for all");
         assert_eq!(ask(&mut client, &text).await.as_deref(), Some("200"));
         drop((held, more));
         server.abort();

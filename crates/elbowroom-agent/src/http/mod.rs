@@ -6,8 +6,9 @@
 //!
 //! # Approach
 //! A process of its own ([`server`]), without privileges, takes one snapshot a second from the agent, however many look, and
-//! answers everybody from that ([`snapshot_store`]). Where snapshots come from is a [`SnapshotSource`]: the agent, or a recording.
-//! Connections are few, short-lived or read steadily ([`listen`]), and taken at a bounded pace ([`rate_limiter`]); who may ask what is in [`access`].
+//! answers all clients from that ([`snapshot_store`]). Where snapshots come from is a [`SnapshotSource`]: the agent, or a recording.
+//! Connections are few, short-lived or read steadily ([`listen`]), and taken at a bounded pace ([`rate_limiter`]); which client may ask
+//! what is in [`access`].
 
 mod access;
 mod agent;

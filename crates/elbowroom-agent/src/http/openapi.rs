@@ -139,7 +139,7 @@ fn document() -> Value {
         let mut responses = Map::new();
         let answer = json!({"description": operation.summary, "content": {content_type: {"schema": schema}}});
         responses.insert("200".into(), answer);
-        // Whoever comes over the network may lack the token, or may call the server by somebody else's name.
+        // A client over the network may lack the token, or may call the server by another's name.
         for status in [&[401, 413, 421], operation.error_statuses].concat() {
             let refusal = json!({"description": "One line says why.", "content": {"application/json": {"schema": error}}});
             responses.insert(status.to_string(), refusal);

@@ -1,8 +1,8 @@
 //! How fast people go through a door, however many stand before it.
 //!
-//! The generic cell rate algorithm (ITU-T I.371): turns are `EMISSION_INTERVAL` apart, and turns that nobody took are kept, up to `BURST`.
-//! Who comes too soon waits in the order of coming. That bounds the CPU time that strangers can make this process use; those
-//! who are not yet taken in wait in the kernel's queue, and who fills that waits too.
+//! The generic cell rate algorithm (ITU-T I.371): turns are `EMISSION_INTERVAL` apart, and turns that were not taken are kept, up to
+//! `BURST`. Who comes too soon waits in the order of coming. That bounds the CPU time that strangers can make this process use; those who
+//! are not yet taken in wait in the kernel's queue, and who fills that waits too.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -52,7 +52,7 @@ mod tests {
         }
         assert_eq!(pace.reserve(now), now + EMISSION_INTERVAL);
         assert_eq!(pace.reserve(now), now + EMISSION_INTERVAL * 2);
-        // What nobody took meanwhile is there again, and no more than that.
+        // What was not taken meanwhile is there again, and no more than that.
         let later = now + EMISSION_INTERVAL * (3 + 10);
         let at_once = (0..20).filter(|_| pace.reserve(later) == later).count();
         assert_eq!(at_once, 11);

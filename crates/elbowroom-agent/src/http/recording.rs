@@ -36,7 +36,7 @@ impl SnapshotSource for RecordingSource {
     }
 }
 
-/// Serves the recording of `dir` as it was at `at`, or at its end, until somebody ends this.
+/// Serves the recording of `dir` as it was at `at`, or at its end, until a signal ends this.
 ///
 /// # Errors
 /// An address that others reach: a recording is served without a token.

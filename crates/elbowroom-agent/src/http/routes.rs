@@ -22,9 +22,9 @@ use tokio::sync::Semaphore;
 
 /// The document that describes all of this; a test sees to it that it does.
 const OPENAPI: &str = include_str!("openapi.json");
-/// Points of a history where nobody says how many: as many as a chart has pixels to tell apart.
+/// Points of a history where a request does not say how many: as many as a chart has pixels to tell apart.
 const DEFAULT_POINTS: usize = 300;
-/// How far back a history goes where nobody says, in milliseconds.
+/// How far back a history goes where a request does not say, in milliseconds.
 const DEFAULT_RANGE_MS: u64 = 600_000;
 
 /// What every handler has.
@@ -36,7 +36,7 @@ struct AppState {
 
 type StateExtractor = State<AppState>;
 
-/// All paths over one source. Who may come here at all is decided before ([`super::access`]).
+/// All paths over one source. Which client may come here at all is decided before ([`super::access`]).
 pub(crate) fn router(source: Arc<dyn SnapshotSource>) -> Router {
     let desk = AppState { source, stream_permits: Arc::new(Semaphore::new(MAX_STREAMS)) };
     let v1 = Router::new()

@@ -58,7 +58,7 @@ impl ApiSettings {
         self.tls_certificate.as_ref().zip(self.tls_key.as_ref())
     }
 
-    /// Refuses what would be open to everybody, or can never work. Whether files and ports can be had is the API's own affair:
+    /// Refuses what would be open to all, or can never work. Whether files and ports can be had is the API's own affair:
     /// views do not wait for it.
     pub(crate) fn validate(&self) -> Result<()> {
         let address = self.address()?;

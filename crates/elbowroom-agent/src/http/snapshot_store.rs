@@ -20,7 +20,7 @@ pub(crate) struct SnapshotStore {
     stream: broadcast::Sender<Bytes>,
 }
 
-/// A snapshot, with its longest answers in words: whoever asks gets the same bytes.
+/// A snapshot, with its longest answers in words: every client gets the same bytes.
 pub(crate) struct RenderedSnapshot {
     /// The snapshot.
     pub(crate) snapshot: AgentSnapshot,
@@ -68,7 +68,7 @@ impl SnapshotStore {
         let containers =
             snapshot.containers.iter().map(|container| (container.id.as_str(), container_point(container)));
         past.history.record(snapshot.time_unix_ms, &node_point(&snapshot), containers);
-        // Nobody listens on most nodes at most times.
+        // There is no client on most nodes at most times.
         let mut told =
             (self.stream.receiver_count() > 0).then(|| sse_event("snapshot", &LiveSnapshot::from(&snapshot)));
         for change in past.unseen(&snapshot.changes) {

@@ -1,4 +1,4 @@
-//! `/api/v1/stream`: server-sent events for as long as somebody reads them.
+//! `/api/v1/stream`: server-sent events for as long as a client reads them.
 
 use super::{HttpError, SnapshotStore};
 use axum::body::{Body, Bytes};

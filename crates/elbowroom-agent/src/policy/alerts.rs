@@ -1,4 +1,4 @@
-//! Everything that is wrong, whoever noticed it: governors, the doctor, the guard of leases, and the look at the node as a whole.
+//! Everything that is wrong, of every source: governors, the doctor, the guard of leases, and the look at the node as a whole.
 //!
 //! Everything here runs on the owner's thread and waits for nothing: hooks have threads of their own, and the doctor is another
 //! process ([`super::doctor`]).
@@ -123,7 +123,7 @@ impl AlertDispatcher {
         alerts.into_iter().for_each(|alert| self.record(alert));
     }
 
-    /// Tells everybody what is due.
+    /// Tells every addressee what is due.
     pub(super) fn deliver(&mut self, now: Micros) {
         for alert in self.register.expire(now) {
             self.log.apply(&alert);

@@ -1,6 +1,6 @@
 //! The sockets where the agent is asked: connections with one request a line, and one response a line.
 //!
-//! There are two: one for root, and one for the API server, which is nobody. That it is who it says it is, is the kernel's
+//! There are two: one for root, and one for the API server, which has no rights. That it is who it says it is, is the kernel's
 //! word: it holds the lock of its role (`docs/decisions/0017-api-process.md`).
 
 use super::{Mailbox, PolicyMessage};
@@ -23,7 +23,7 @@ use std::time::Duration;
 const MAX_REQUEST: u64 = 64 << 10;
 /// Connections served at once; one more waits in the kernel's queue, as when a hundred containers start together.
 const MAX_CONNECTIONS: usize = 256;
-/// How long nobody is accepted after the kernel had no descriptor for it.
+/// How long no connection is accepted after the kernel had no descriptor for it.
 const EMFILE_BACKOFF: Duration = Duration::from_millis(20);
 /// How long the owner may take; it answers in microseconds unless it waits for a mount.
 const POLICY_TIMEOUT: Duration = Duration::from_secs(15);
@@ -45,7 +45,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Who may come in, and for what.
+/// Which peer may come in, and for what.
 #[derive(Clone)]
 pub(super) enum Endpoint {
     /// Root, for everything.

@@ -249,7 +249,7 @@ impl PolicyLoop {
         })
     }
 
-    /// Takes a record that somebody who may ask brings for a container.
+    /// Takes a record that a client that may ask brings for a container.
     fn apply_probe_record(&mut self, name: &str, record: ProbeRecord) -> Result<ContainerView, String> {
         let id = self.find(name)?;
         let record = record.check().map_err(|error| error.to_string());

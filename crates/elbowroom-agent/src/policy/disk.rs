@@ -234,7 +234,7 @@ impl DiskEnforcer {
         orders.into_iter().for_each(|order| self.execute(order));
     }
 
-    /// Another program has written over limits of ours: who carries orders out looks at them again.
+    /// Another program has written over limits of ours: the thread that carries orders out looks at them again.
     pub(super) fn recheck(&mut self, places: Vec<GroupDisk>) {
         places.into_iter().for_each(|place| self.pending.requeue(place));
     }
@@ -422,7 +422,7 @@ mod tests {
         IoLimits { group: GROUP, disk: DISK, user, ours, ceded }
     }
 
-    /// A container on a disk, and nobody who carries orders out.
+    /// A container on a disk, and no thread that carries orders out.
     fn room(state: &Path) -> DiskEnforcer {
         let (queue, _) = mpsc::channel();
         let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();

@@ -1,7 +1,7 @@
 //! Has the doctor look at the host now and then: `elbowroom doctor`, as a process of its own.
 //!
 //! A process rather than a thread, because it walks every cgroup: its memory goes when it ends, its reads cannot delay the owner by a
-//! lock of the allocator, and the kernel may give it the time that nobody else wants.
+//! lock of the allocator, and the kernel may give it the time that nothing else wants.
 
 use super::{Mailbox, PolicyMessage};
 use elbowroom_linux::bounded;
@@ -104,7 +104,7 @@ fn run_doctor(mut command: Command, within: Micros) -> DoctorRun {
     let failed = |error: &dyn std::fmt::Display| format!("`elbowroom doctor` cannot be run: {error}");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = kill_with_parent(&mut command).spawn().map_err(|error| failed(&error))?;
-    // Not more than the time that nobody else wants, and the first to go when memory runs out: it does not matter if it may not be so.
+    // Not more than the time that nothing else wants, and the first to go when memory runs out: it does not matter if it may not be so.
     let _ = setpriority_process(Some(Pid::from_child(&child)), NICE);
     let _ = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), "500");
     let output = wait_with_timeout(child, within).map_err(|error| failed(&error))?;

@@ -15,7 +15,7 @@ use elbowroom_view::pages::snapshot::ContainerSnapshot;
 use std::path::Path;
 
 impl PolicyLoop {
-    /// Looks for kills, in every tick in which there may be some of which nobody tells.
+    /// Looks for kills, in every tick in which there may be some that are not told.
     pub(super) fn check_kills(&mut self, now: Micros) {
         let every_second = self.alerts.is_due(now);
         if every_second || self.verdicts.is_looking(now) {

@@ -1,4 +1,4 @@
-//! Statistics of a container that still hold: where nobody ran and no memory came or went, nothing is read again.
+//! Statistics of a container that still hold: where no process ran and no memory came or went, nothing is read again.
 
 use elbowroom_linux::GroupDetails;
 use elbowroom_types::sample::Usage;
@@ -14,7 +14,7 @@ pub(super) struct KeptDetails {
     read: Micros,
     /// What it had used by then.
     used: Usage,
-    /// Since when they were read alike. Averages of pressure sink, and dirty pages are written, while nobody runs.
+    /// Since when they were read alike. Averages of pressure sink, and dirty pages are written, while no process runs.
     alike_since: Micros,
 }
 

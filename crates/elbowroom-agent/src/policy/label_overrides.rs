@@ -21,7 +21,7 @@ struct LabelOverride {
 }
 
 impl LabelOverrides {
-    /// Who gave a container its labels.
+    /// The program that gave a container its labels.
     pub(super) fn given_by(&self, id: CgroupId) -> Option<&str> {
         self.0.get(&id).map(|given| given.given_by.as_str())
     }

@@ -182,7 +182,7 @@ impl Limiter {
     }
 }
 
-/// The leases of `dir`, once nobody else holds them.
+/// The leases of `dir`, once no other process holds them.
 fn wait_for_leases(dir: &Path) -> Leases {
     loop {
         std::thread::sleep(Duration::from_micros(lease::HEARTBEAT_INTERVAL.get()));
@@ -205,7 +205,7 @@ struct LimiterWorker {
     actuator: MemoryActuator,
     /// Containers whose memory is protected, and where they are.
     protected: BTreeMap<CgroupId, String>,
-    /// Where something of ours is that nobody wants and the kernel did not let us take off.
+    /// Where something of ours is that is not wanted and the kernel did not let us take off.
     unreleased: BTreeSet<CgroupKnob>,
 }
 
@@ -314,7 +314,7 @@ impl LimiterWorker {
         }
     }
 
-    /// Somebody is governed there: what is in his knobs is wanted.
+    /// A container is governed there: what is in its knobs is wanted.
     fn keep_knobs(&mut self, path: &str) {
         if !self.unreleased.is_empty() {
             let dirs = self.cgroup_dirs(path);

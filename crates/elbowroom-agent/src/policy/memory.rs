@@ -282,7 +282,7 @@ impl MemoryEnforcer {
     }
 
     fn execute(&mut self, order: MemoryOrder) -> Vec<MemoryEffect> {
-        // Who only watches changes nothing that anybody sees.
+        // A governor that only watches changes nothing that a program sees.
         let asked = self
             .limiter
             .as_ref()

@@ -75,9 +75,9 @@ use std::time::{Duration, Instant};
 
 /// What can reach the owner besides the clock and the kernel's notifications.
 enum PolicyMessage {
-    /// Somebody asks on the control socket; `peer` is the asking process.
+    /// A client asks on the control socket; `peer` is the asking process.
     ControlRequest { request: ControlRequest, peer: i32, answer: mpsc::SyncSender<ControlResponse> },
-    /// Somebody asks for a process of the container that is called so; the answer may be why there is none.
+    /// A client asks for a process of the container that is called so; the answer may be why there is none.
     FindProcess { container: String, answer: mpsc::SyncSender<Result<u32, String>> },
     /// A mount job is done.
     MountDone(mounter::MountTicket, mounter::MountOutcome),
@@ -127,7 +127,7 @@ const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
 /// processes killed, keeps nothing else waiting.
 const CHANGES_PAUSE: Duration = Duration::from_millis(2);
 
-/// Messages taken before the clock and the kernel are looked at again: whoever sends many keeps no tick from coming.
+/// Messages taken before the clock and the kernel are looked at again: a client that sends many keeps no tick from coming.
 const MESSAGES_PER_WAKEUP: usize = 256;
 
 /// How often the supervisor is to see that this process works, however long its period is.

@@ -1,4 +1,4 @@
-//! How often the owner looks: as seldom as nobody can tell the difference.
+//! How often the owner looks: as seldom as makes no difference.
 //!
 //! | what happens | time between two ticks | why |
 //! |---|---|---|

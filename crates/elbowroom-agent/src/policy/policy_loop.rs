@@ -80,7 +80,7 @@ pub(super) struct PolicyLoop {
     pub(super) node: NodeMeter,
     pub(super) recent_changes: RecentChanges,
     pub(super) mounter: mpsc::Sender<MountJob>,
-    /// Views that will be mounted, by somebody.
+    /// Views that will be mounted, by any process.
     pub(super) prefetch: mpsc::SyncSender<(PathBuf, Vec<MountSurface>)>,
     pub(super) preparing: Vec<(PrepareRequest, Micros, mpsc::SyncSender<ControlResponse>)>,
     /// When it is looked again whether the machine has more disks.
@@ -147,7 +147,7 @@ impl PolicyLoop {
             if there.contains(&owner) {
                 self.orphans.insert(owner, slot);
             } else {
-                // Before anybody is met who has its name now.
+                // Before a container is met that has its name now.
                 self.remove_orphan(slot);
             }
         }
@@ -173,7 +173,7 @@ impl PolicyLoop {
         self.publisher.remove(slot);
     }
 
-    /// Where the kernel tells of cgroups and, while kills are not looked for in every tick, of those: who is killed in without a pause
+    /// Where the kernel tells of cgroups and, while kills are not looked for in every tick, of those: one with kills without a pause
     /// has counters read no more often than that.
     pub(super) fn kernel_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let is_looking = self.verdicts.is_looking(timer::now());

@@ -194,14 +194,14 @@ impl PolicyLoop {
                 due.push((resident.refresh_at, *id));
             }
         }
-        // Whoever waits longest first: with more than can be served, all are late and nobody is left out.
+        // The one that waits longest first: with more than can be served, all are late and none is left out.
         due.sort_unstable();
         for (_, id) in due.into_iter().take(REFRESHES_PER_TICK) {
             self.refresh(id, now);
         }
     }
 
-    /// Has times begin anew, with the CPUs that are online by now, while nobody can have read them: a container's settings come after its
+    /// Has times begin anew, with the CPUs that are online by now, while they cannot have been read: a container's settings come after its
     /// cgroup, and until then it has all CPUs.
     pub(super) fn restart_times(&mut self, id: CgroupId, now: Micros) {
         let Some(resident) = self.containers.get_mut(&id).filter(|resident| resident.is_unread) else {

@@ -1,4 +1,4 @@
-//! What changed lately, with reasons: what somebody who takes a snapshot a second must not miss. A container whose view changes all the
+//! What changed lately, with reasons: what a client that takes a snapshot a second must not miss. A container whose view changes all the
 //! time has none of the others' changes forgotten, with however many containers in it.
 
 use super::policy_loop::PolicyLoop;
@@ -14,7 +14,7 @@ use elbowroom_types::unit::Micros;
 use elbowroom_view::rules::{ViewChange, ViewChangeReason, ViewDelta};
 use std::sync::Arc;
 
-/// How far back a snapshot tells: whoever takes one a second may miss four.
+/// How far back a snapshot tells: a client that takes one a second may miss four.
 const WINDOW_MS: u64 = 5_000;
 /// The last changes.
 #[derive(Debug)]
@@ -44,12 +44,12 @@ enum ChangeContent {
 
 impl RecentChanges {
     /// None yet. Numbers begin where no policy process before can have come to, whatever becomes of the time of day; but
-    /// for a recording, nobody who remembers them outlives a boot.
+    /// for a recording, no client that remembers them outlives a boot.
     pub(super) fn new() -> Self {
         Self { changes: FairQueue::default(), next: timer::now_boot().get(), decisions_until: Micros::ZERO }
     }
 
-    /// Takes a change of a view; `named` is asked for what will have no name any more when somebody asks.
+    /// Takes a change of a view; `named` is asked for what will have no name any more when it is asked for.
     pub(super) fn push_view(
         &mut self,
         tenant: Arc<str>,

@@ -41,7 +41,7 @@ pub enum ProbeEvent {
         /// The answer.
         record: Result<ProbeRecord, ProbeProblem>,
     },
-    /// No socket could be had in a network, so programs there are not heard: somebody else has it.
+    /// No socket could be had in a network, so programs there are not heard: another program has it.
     SocketUnavailable {
         /// The network.
         network: NetNamespace,

@@ -2,7 +2,7 @@
 //!
 //! Datagrams come to a thread of their own ([`listener`]), which knows from the kernel who sent them; files, pages of metrics
 //! and programs are asked by a thread each ([`poller`]), which one that hangs holds up alone. What is said ends with the owner,
-//! in [`ProbeRegistry`]: so a container speaks of itself, or the host's administrator of it, and nobody else.
+//! in [`ProbeRegistry`]: so a container speaks of itself, or the host's administrator of it, and no other does.
 
 mod listener;
 mod poller;

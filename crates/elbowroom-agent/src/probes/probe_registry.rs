@@ -186,7 +186,7 @@ impl ProbeRegistry {
         }
     }
 
-    /// A record of a container, whoever brought it. The error is for the sender.
+    /// A record of a container, from any source. The error is for the sender.
     pub(crate) fn accept_record(
         &mut self,
         id: CgroupId,
@@ -291,7 +291,7 @@ impl ProbeRegistry {
             .count()
     }
 
-    /// Nobody needs an ear in a network any more, unless somebody else is there.
+    /// Closes a network's listener, unless another container is there.
     fn release_network(&self, network: NetNamespace) {
         if let Some(listener) = &self.listener
             && Some(network) != self.host_network

@@ -19,7 +19,7 @@ pub(super) const LOCALHOST: &str = "localhost";
 const MIN_TIME: Micros = Micros::millis(100);
 /// Longest that one answer is waited for: so long a thread outlives its container.
 const MAX_TIMEOUT: Micros = Micros::secs(30);
-/// A label has the agent ask no oftener: that is work of the agent's, at nobody's expense.
+/// A label has the agent ask no oftener: that is work of the agent's, which no container pays for.
 const MIN_LABEL_PERIOD: Micros = Micros::secs(1);
 
 /// One entry. Without file, scrape and exec, the terms of what the application sends by itself.

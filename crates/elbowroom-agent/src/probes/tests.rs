@@ -106,7 +106,7 @@ fn server(answers: Vec<String>) -> String {
             let _ = stream.read(&mut request);
             let _ = stream.write_all(answer.as_bytes());
         }
-        // A connection that nobody serves.
+        // A connection that is not served.
         let silent = listener.accept();
         std::thread::sleep(PATIENCE);
         drop(silent);

@@ -12,7 +12,7 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Locked by whoever writes.
+/// Locked by the writer.
 const LOCK_FILE: &str = "lock";
 
 /// A ring that is being written.
@@ -82,7 +82,7 @@ impl RingWriter {
         if self.open.as_ref().is_some_and(|open| full(open) || time < open.last_unix_ms) {
             self.close();
         }
-        // Somebody who empties the directory takes no more than what was recorded.
+        // A user who empties the directory takes no more than what was recorded.
         if self.since_key >= KEY_EVERY && self.open.as_ref().is_some_and(|open| !open.path.exists()) {
             self.open = None;
         }

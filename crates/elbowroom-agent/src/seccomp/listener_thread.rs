@@ -1,7 +1,7 @@
-//! Answering one container: a thread of its own, for whoever asks chooses the memory that the answer goes to.
+//! Answering one container: a thread of its own, for the caller chooses the memory that the answer goes to.
 //!
 //! Memory may be slow, or never there: a file of a file system that the container serves itself, or of a server that is gone. What
-//! writes there waits, and SIGKILL may not end that. So a thread serves one listener and can keep nobody else waiting. Where it does
+//! writes there waits, and SIGKILL may not end that. So a thread serves one listener and can keep no other waiting. Where it does
 //! not come back soon the call that it is at is left to the kernel, and so are those that follow until it is back.
 
 use super::SeccompContainer;
@@ -52,7 +52,7 @@ struct ListenerThreadState {
     page: Option<Arc<OwnedFd>>,
     /// The call that the thread is at.
     current_call: Option<(u64, Instant)>,
-    /// The thread is to touch neither listener nor record any more: somebody else does.
+    /// The thread is to touch neither listener nor record any more: another process does.
     dismissed: bool,
 }
 
@@ -101,7 +101,7 @@ impl ListenerThread {
         lock(&self.shared).dismissed = true;
     }
 
-    /// Looks after it: `false` where nobody is left that the filter is for.
+    /// Looks after it: `false` where no process is left that the filter is for.
     pub(super) fn check(&mut self) -> bool {
         if self.is_over() {
             if is_closed(self.listener()) {
@@ -148,7 +148,7 @@ impl Drop for ListenerThread {
     }
 }
 
-/// Until nobody is left that the filter is for, or it is dismissed.
+/// Until no process is left that the filter is for, or it is dismissed.
 fn serve_calls(
     common: &WorkerContext,
     slot: usize,
@@ -189,7 +189,7 @@ fn serve_calls(
         if desk.dismissed {
             return;
         }
-        // Whoever is gone needs no answer.
+        // A caller that is gone needs no answer.
         let _ = match value {
             Some(value) => listener.respond(notice.id, value),
             None => listener.continue_syscall(notice.id),

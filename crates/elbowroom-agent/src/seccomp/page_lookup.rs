@@ -34,7 +34,7 @@ impl PageLookups {
         !self.in_flight.is_empty()
     }
 
-    /// These containers in the order in which to ask about them, who waits longest first: not all can be asked about at once.
+    /// These containers in the order in which to ask about them, the one that waits longest first: not all can be asked about at once.
     pub(super) fn longest_wait_first(&self, mut slots: Vec<usize>) -> Vec<usize> {
         slots.sort_by_key(|slot| self.last_lookup.get(slot));
         slots
@@ -54,8 +54,8 @@ impl PageLookups {
                 true => prepare_page(&run_dir, pid),
                 false => attached_page(&run_dir, pid),
             };
-            // The agent knows it by its process alone. Who is the same afterwards was the same when the agent looked. The identifier
-            // would not tell: containers that the configuration names have another one there.
+            // The agent knows it by its process alone. A process that is the same afterwards was the same when the agent looked. The
+            // identifier would not tell: containers that the configuration names have another one there.
             page.filter(|_| started.is_none() || process::start_time(pid) == started)
         };
         self.in_flight.insert(slot, std::thread::spawn(move || open_page(&ask()?)));

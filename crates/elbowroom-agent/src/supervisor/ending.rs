@@ -90,7 +90,7 @@ impl Supervisor<'_> {
             session::unmount(&triggers);
         }
         self.terminate_peers();
-        // After the writer: nobody publishes on a page that says it is kept by nobody.
+        // After the writer: nothing is published on a page that says that it is not kept.
         if let Err(error) = pages::remove(&self.handover.options.pages()) {
             tracing::warn!(%error, "view pages are left");
         }
@@ -134,6 +134,6 @@ pub(super) fn remove_files(handover: &Handover, ending: ShutdownMode, service: &
         let _ = std::fs::remove_file(start.run_dir.join(file));
     }
     let _ = std::fs::remove_file(crate::probes::socket_path(&start.run_dir));
-    // Last, and while it is still locked: whoever opened it before and locks it now sees that it is not at its path.
+    // Last, and while it is still locked: a process that opened it before and locks it now sees that it is not at its path.
     let _ = std::fs::remove_file(start.run_dir.join(crate::view_server::roles::LOCK_FILE));
 }

@@ -170,7 +170,7 @@ fn outlast_container(handover: &Handover) {
 /// When memory runs out, the agent is to be killed after those it serves: a guard that dies first guards nothing. The processes
 /// it starts inherit that; a program that is a user's own is given the ordinary score by who starts it.
 fn lower_oom_score() {
-    // As kubelet and containerd: -1000 would leave the kernel nobody to kill if the agent itself took all memory.
+    // As kubelet and containerd: -1000 would leave the kernel nothing to kill if the agent itself took all memory.
     const SPARED: i32 = -999;
     if process::oom_score_adj() > SPARED
         && let Err(error) = process::set_oom_score_adj(SPARED)

@@ -25,7 +25,7 @@ pub(super) const SERVER: usize = 0;
 const POLICY: usize = 1;
 /// Where the API server is.
 pub(super) const API: usize = 2;
-/// How often it is looked whether the agent is ready, while somebody waits for that.
+/// How often it is looked whether the agent is ready, while a service manager waits for that.
 const READY_POLL: Duration = Duration::from_millis(20);
 /// The table of mounts is read this often at most: engines mount all the time.
 const MOUNTS_POLL: Duration = Duration::from_millis(100);
@@ -181,12 +181,12 @@ impl Supervisor<'_> {
             is_abandoned = true;
         }
         if is_abandoned {
-            // Its limits are nobody's now.
+            // Its limits have no holder now.
             self.guard.check();
         }
     }
 
-    /// Limits go as soon as nobody answers for them: before a new policy process starts, and within seconds of one that hangs.
+    /// Limits go as soon as no process answers for them: before a new policy process starts, and within seconds of one that hangs.
     fn guard_limits(&mut self, policy_ended: bool) {
         let now = Instant::now();
         if policy_ended || now >= self.guard_at {
@@ -239,7 +239,7 @@ impl Supervisor<'_> {
     }
 }
 
-/// Whether somebody took away what is mounted. What others mounted over it hides it until they take that away.
+/// Whether what is mounted was taken away. What others mounted over it hides it until they take that away.
 fn is_unmounted(start: &AgentOptions) -> bool {
     Connection::ALL
         .map(|connection| start.mount_point(connection))

@@ -14,7 +14,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Takes the supervisor's role in a run directory, and sees to it that nobody else has any; who is to adopt what they hold needs
+/// Takes the supervisor's role in a run directory, and sees to it that no other process has any; who is to adopt what they hold needs
 /// not wait for that.
 pub(super) fn acquire_supervisor_role(start: &AgentOptions, adopting: bool) -> Result<RoleLock, FuseError> {
     const SETTLE: Duration = Duration::from_secs(2);
@@ -52,7 +52,7 @@ pub(super) fn acquire_supervisor_role(start: &AgentOptions, adopting: bool) -> R
             return Err(start.already_running(role, Some(pid)));
         }
         if waited > SETTLE {
-            // They do not: killed, and asleep in the kernel for an answer that nobody is left to give.
+            // They do not: killed, and asleep in the kernel for an answer that no process is left to give.
             if !aborted {
                 tracing::warn!(
                     pid = pid.as_raw_nonzero(),

@@ -17,7 +17,7 @@ pub(super) struct WatchedProcess {
     pub(super) role: AgentRole,
     pub(super) state: WatchedState,
     backoff: Backoff,
-    /// Whether the last one that ended did so with success; nobody knows of one that was adopted.
+    /// Whether the last one that ended did so with success; it is not known of one that was adopted.
     pub(super) exited_ok: bool,
     /// Since when it has been dying.
     dying_since: Option<Instant>,
@@ -122,7 +122,7 @@ impl WatchedProcess {
         self.dying_since.get_or_insert_with(Instant::now).elapsed() >= REAP_TIMEOUT
     }
 
-    /// As if it had ended. Who started it waits for it later.
+    /// As if it had ended. Its starter waits for it later.
     pub(super) fn abandon(&mut self) -> Option<Child> {
         let WatchedState::Up { pid, child, .. } = &mut self.state else { return None };
         let (pid, child) = (*pid, child.take());
@@ -153,7 +153,7 @@ mod tests {
         peer.state = WatchedState::up(pid, pidfd, Some(child));
         assert!(!peer.lingers() && peer.dying_since.is_none(), "it lives");
 
-        // Nobody waits for it: who looks finds it as one whose last thread does not end.
+        // It is not waited for: a look finds it as one whose last thread does not end.
         peer.signal(Signal::KILL);
         let life = LifeSign::of(pid.as_raw_nonzero().get());
         while !life.is_dying() {

@@ -219,7 +219,7 @@ fn decode_op(opcode: u32, body: &[u8]) -> Option<FuseOp<'_>> {
 fn read_window(body: &[u8]) -> Option<ReadWindow> {
     // fh, offset, size, read_flags, lock_owner, flags, padding; there is no file handle to look at.
     let body: &[u8; 40] = body.first_chunk()?;
-    // The page cache reads for nobody: only direct reads name an owner of locks (fs/fuse/file.c, fuse_send_read).
+    // The page cache reads for no process: only direct reads name an owner of locks (fs/fuse/file.c, fuse_send_read).
     let direct = u32_at(body, 20) & READ_LOCKOWNER != 0;
     Some(ReadWindow { offset: u64_at(body, 8), size: u32_at(body, 16), direct })
 }
@@ -308,7 +308,7 @@ pub(crate) struct NodeAttr {
     pub size: u64,
     /// What it is.
     pub kind: NodeKind,
-    /// Whether it is a file that everybody may write to.
+    /// Whether it is a file that every user may write to.
     pub writable: bool,
     /// Access, change and modification time, seconds since 1970.
     pub time: u64,

@@ -39,7 +39,7 @@ impl SharedServer {
         Self { triggers: Triggers::new(&slots), budgets, handover, slots }
     }
 
-    /// Who pays for a request. Nobody, where it is about the mount itself, which no container reaches.
+    /// The container that pays for a request. None, where it is about the mount itself, which no container reaches.
     fn account(&self, nodeid: u64) -> Option<usize> {
         let serial = serial_of(nodeid)?;
         Some(self.slots.get(serial).map_or(self.slots.capacity(), |slot| self.slots.place(slot)))
@@ -74,10 +74,10 @@ impl SharedServer {
             let Some((request, bytes)) = session::receive(fuse, &mut buffer)? else {
                 continue;
             };
-            // Counted first: whoever finds the counter below the truth would think that nothing was lost.
+            // Counted first: a server that finds the counter below the truth would think that nothing was lost.
             self.slots.count_request(request.unique & abi::UNIQUE_RESEND != 0);
             let account = self.account(request.nodeid);
-            // Who closes a file waits for no answer, and one that is refused would not be asked again.
+            // A process that closes a file waits for no answer, and one that is refused would not be asked again.
             let is_waited_for = !matches!(request.op, FuseOp::Silent | FuseOp::Release(_));
             let may_wait =
                 account.filter(|account| is_waited_for && !self.budgets.is_prompt(*account, Instant::now()));
@@ -96,7 +96,7 @@ impl SharedServer {
         Ok(())
     }
 
-    /// Answers what comes to `inbox`, each container in turn and at its pace, until nobody sends any more; then what is
+    /// Answers what comes to `inbox`, each container in turn and at its pace, until nothing is sent any more; then what is
     /// left.
     pub fn answer_deferred(&self, inbox: &Receiver<DeferredRequest>) -> Result<(), FuseError> {
         let mut worker = Worker::new(self);

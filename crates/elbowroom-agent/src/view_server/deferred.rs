@@ -26,7 +26,7 @@ pub(super) const INBOX: usize = 1 << 10;
 pub(super) struct DeferredRequest {
     /// Where the answer goes.
     pub connection: Connection,
-    /// Who pays for it.
+    /// The container that pays for it.
     pub account: usize,
     /// Whether the notifier waits until it is answered.
     holds_page: bool,
@@ -51,9 +51,9 @@ impl DeferredRequest {
 pub(super) enum NextDeferred {
     /// Answer this one.
     Answer(DeferredRequest),
-    /// Nobody may be answered for so long.
+    /// No request may be answered for this long.
     Wait(Duration),
-    /// Nobody waits.
+    /// No request waits.
     Empty,
 }
 

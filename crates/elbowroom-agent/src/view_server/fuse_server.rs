@@ -124,7 +124,7 @@ impl<'a> FuseServer<'a> {
                 if let NodeTarget::View(slot, _) = self.resolve_node(request.nodeid)? {
                     self.snapshot(slot)?;
                 }
-                // What it shows is the host's pressure then, of which nobody in the container is to be told.
+                // What it shows is the host's pressure then, of which no program in the container is to be told.
                 if flags & libc::O_ACCMODE as u32 != 0 && self.snapshot.facts.has_pressure == 0 {
                     return Err(Errno::ROFS);
                 }

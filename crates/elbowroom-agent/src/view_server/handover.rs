@@ -200,7 +200,7 @@ impl Handover {
         command
             .arg0("elbowroom")
             .arg(verb)
-            // Never below the mount, and in the way of nobody's unmount.
+            // Never below the mount, and in the way of no unmount.
             .current_dir("/")
             .stdin(Stdio::null())
             // Ctrl-C at a terminal is for the supervisor, which then stops the others in order.

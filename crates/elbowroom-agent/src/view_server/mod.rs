@@ -8,7 +8,7 @@
 //!
 //! # Approach
 //! Readers are served from the page cache: names and attributes hold for ever, pages are dropped
-//! (`FUSE_NOTIFY_INVAL_INODE`) only when the numbers changed *and* somebody read them since. Four processes hold
+//! (`FUSE_NOTIFY_INVAL_INODE`) only when the numbers changed *and* a program read them since. Four processes hold
 //! the same `/dev/fuse` descriptors and the same [slots]:
 //!
 //! | process | does | is brought back by |
@@ -27,7 +27,7 @@
 //!   own fail when it dies, those read through the shared one can be asked for again (`FUSE_NOTIFY_RESEND`, Linux 6.9).
 //!   **Before Linux 6.9** a READ that a server had taken and not answered when it was killed keeps its page locked, and
 //!   the notifier would wait for that page for good: the next server aborts the connection, and all views are made anew.
-//! - Nobody here touches a path below the mount, not even with `stat`.
+//! - No code here touches a path below the mount, not even with `stat`.
 //!
 //! # Properties (crates/elbowroom/tests/fuse.rs)
 //! `no_read_fails_tears_or_mixes_while_every_process_is_killed_in_turn`, `what_is_published_is_what_is_read_next`,
@@ -72,7 +72,7 @@ use std::path::PathBuf;
 /// What can go wrong between the agent's processes, the mount and the shared memory.
 #[derive(Debug, thiserror::Error)]
 pub enum FuseError {
-    /// Somebody else runs on this run directory.
+    /// Another agent runs on this run directory.
     #[error("{} is in use by an agent already ({role} is process {pid}): stop it, or choose another run directory", run_dir.display())]
     AlreadyRunning {
         /// The run directory.
@@ -178,7 +178,7 @@ impl FuseError {
     }
 }
 
-/// SIGTERM, SIGINT and SIGHUP no longer end this process: they wait here to be read, or for nobody.
+/// SIGTERM, SIGINT and SIGHUP no longer end this process: they wait here to be read, or for nothing.
 pub(crate) fn stop_signals() -> Result<SignalFd, FuseError> {
     signal::restore_sigchld();
     SignalFd::block(&[Signal::TERM, Signal::INT, Signal::HUP]).map_err(FuseError::io("making", "signalfd"))
@@ -191,8 +191,8 @@ pub(crate) const MOUNT_SOURCE: &str = "elbowroom";
 /// Directory below the run directory where the views are mounted. What it is in is root's alone: the kernel checks no modes in the
 /// views themselves, which containers' users read.
 pub(crate) const VIEWS_DIR: &str = "private/views";
-/// Directory below the run directory where the files of views are mounted that take PSI triggers, beside [`VIEWS_DIR`]: who mounts
-/// views looks there first ([`elbowroom_linux::mount::TRIGGERS_DIR`]).
+/// Directory below the run directory where the files of views are mounted that take PSI triggers, beside [`VIEWS_DIR`]: a program that
+/// mounts views looks there first ([`elbowroom_linux::mount::TRIGGERS_DIR`]).
 pub(crate) const TRIGGERS_DIR: &str = "private/triggers";
 /// Directory below the run directory where the view pages are.
 pub(crate) const PAGES_DIR: &str = "pages";

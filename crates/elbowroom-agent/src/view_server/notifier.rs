@@ -9,7 +9,7 @@
 //! # Approach
 //! One container at a time, by whichever thread is free, so that one that takes long holds up one of [`QUICK_THREADS`]. A container that
 //! took [`SLOW_DROP`] is served by another thread from then on, at [`SLOW_SHARE`] of a CPU, until it was quick for [`SLOW_FOR`]. Its own
-//! pages are late, and nobody else's.
+//! pages are late, and no other's.
 
 use super::notifier_queue::{LOCK_EXPECT, NotifierQueue, NotifierShared, lock, spawn, view_files};
 use crate::view_server::slots::{SlotHandle, SlotSnapshot};

@@ -28,9 +28,9 @@ pub(super) struct NotifierShared {
 pub(super) struct NotifierQueue {
     /// Pages and names that are old.
     pub(super) drops: DropQueue,
-    /// Who read what, for [`super::publisher::Publisher::take_recent_reads`].
+    /// Which container read what, for [`super::publisher::Publisher::take_recent_reads`].
     pub(super) readers: HashMap<SlotHandle, ReadBits>,
-    /// The connection is gone: there is nobody to notify.
+    /// The connection is gone: there is no kernel to notify.
     pub(super) disconnected: bool,
 }
 

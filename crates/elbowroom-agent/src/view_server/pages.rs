@@ -1,5 +1,5 @@
 //! The file system of the view pages ([`elbowroom_linux::view_page`]): a tmpfs of our own, so that pages live as long as
-//! somebody has them mapped, whatever becomes of the agent. On the host it is root's alone.
+//! a program has them mapped, whatever becomes of the agent. On the host it is root's alone.
 
 use crate::view_server::session::{MountLine, mounts_on, unmount};
 use crate::view_server::{FuseError, MOUNT_SOURCE};
@@ -24,7 +24,7 @@ pub fn mount(dir: &Path, capacity: u32) -> Result<(), FuseError> {
         .map_err(|e| FuseError::io("mounting the view pages on", dir)(e.into()))
 }
 
-/// Tells the readers of all pages that nobody keeps them any more, and unmounts; also what an agent before left.
+/// Tells the readers of all pages that no agent keeps them any more, and unmounts; also what an agent before left.
 ///
 /// # Errors
 /// [`FuseError::Occupied`] when something else is mounted there.

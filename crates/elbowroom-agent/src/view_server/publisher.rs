@@ -6,7 +6,7 @@
 //! server that is being restarted would stop deciding.
 //!
 //! The notifier ([`crate::view_server::notifier`]) is lazy: it swaps the slot's page bits to zero and drops exactly the pages whose bit was set, which
-//! are those that somebody read since they were dropped last. Nothing read, nothing done.
+//! are those that were read since they were dropped last. Nothing read, nothing done.
 //!
 //! When a view server dies nothing need be dropped: its bits are in the shared memory, and pages it had not answered are
 //! answered anew (before Linux 6.9 the mount is a new one then). When a policy process dies it may have swapped bits and
@@ -166,7 +166,7 @@ impl Publisher {
 
     /// Makes a container's view: the directory `id` is there when this returns. The sizes of its files are measured
     /// now and change only when more CPUs become possible for it, or the machine has more disks. `owner` tells the container from any other, also from one that
-    /// has its name later: who takes over after a restart finds it by that.
+    /// has its name later: the server after a restart finds it by that.
     ///
     /// # Errors
     /// [`FuseError::Name`], [`FuseError::Exists`], [`FuseError::Full`], [`FuseError::TooManyCpus`].
@@ -212,7 +212,7 @@ impl Publisher {
             Dirty::View => u64::MAX,
             Dirty::Stats => self.dynamic,
         };
-        // Nobody read any of it: the usual case, and then there is no one to wake.
+        // None of it was read: the usual case, and then there is no one to wake.
         if self.shared.slots.peek_read(slot) & mask != 0 {
             self.shared.push(slot, mask, false);
         }
@@ -224,7 +224,7 @@ impl Publisher {
     pub(crate) fn grow_diskstats(&mut self) {
         let (node, path) = (ViewNode::Diskstats, tree::host_path(ViewNode::Diskstats));
         let text = path.and_then(|path| self.host.read(&path, true).ok()).unwrap_or_default();
-        // As long for every container: who uses none of them has a row for each.
+        // As long for every container: a container that uses none of them has a row for each.
         let longest = render::size(node, &ContainerSnapshot::EMPTY, &text);
         let Some(bit) = node.page_bit().filter(|_| longest > self.longest_diskstats) else { return };
         self.longest_diskstats = longest;

@@ -1,5 +1,5 @@
 //! What the view server gives up: it answers every container, and needs no right for that but its open descriptors and the
-//! host's files that everybody may read.
+//! host's files that every user may read.
 
 use crate::view_server::FuseError;
 use elbowroom_linux::privilege::{ProcessRlimits, drop_privileges, unprivileged_user};

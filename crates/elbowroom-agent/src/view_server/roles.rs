@@ -118,7 +118,7 @@ impl RoleLock {
         // SAFETY: the descriptor is open for as long as `self`, and F_GETLK writes one `struct flock`, which `lock` is.
         let answered = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_GETLK, &raw mut lock) == 0 };
         let held = answered && lock.l_type != libc::F_UNLCK as libc::c_short;
-        // A holder in a pid namespace that cannot be seen from here has no pid: nobody who could be watched.
+        // A holder in a pid namespace that cannot be seen from here has no pid: it cannot be watched.
         held.then(|| Pid::from_raw(lock.l_pid)).flatten()
     }
 
@@ -126,7 +126,7 @@ impl RoleLock {
     pub fn watch(&self, role: AgentRole) -> Option<(Pid, OwnedFd)> {
         let pid = self.holder(role)?;
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        // The pid could have died and come back as somebody else in between; the lock could not.
+        // The pid could have died and come back as another process in between; the lock could not.
         (self.holder(role) == Some(pid)).then_some((pid, pidfd))
     }
 

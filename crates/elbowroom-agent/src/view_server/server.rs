@@ -53,7 +53,7 @@ pub fn main() -> Result<(), FuseError> {
     let start = |name, run: ThreadBody| {
         let (shared, ended) = (Arc::clone(&shared), ended.clone());
         spawn(name, move || {
-            // Nobody listens when another thread ended first and the process is on its way out.
+            // No thread listens when another ended first and the process is on its way out.
             let _ = ended.send(catch_unwind(AssertUnwindSafe(|| run(&shared))));
         })
     };
@@ -94,7 +94,7 @@ pub fn main() -> Result<(), FuseError> {
     Ok(())
 }
 
-/// Ends the connections, one of which has requests that nobody will answer. Who reads waits for them in the kernel, and so would the
+/// Ends the connections, one of which has requests that will not be answered. A reader waits for them in the kernel, and so would the
 /// notifier, at the page of such a reader, and refresh no view any more.
 fn abort_connections(handover: &Handover) -> Result<(), FuseError> {
     for connection in Connection::ALL {

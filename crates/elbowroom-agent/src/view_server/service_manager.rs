@@ -2,7 +2,7 @@
 //! agent's processes.
 //!
 //! # Problem
-//! A restart or an upgrade ends every process of the agent, and the FUSE connection lives while anybody holds it. A view whose
+//! A restart or an upgrade ends every process of the agent, and the FUSE connection lives while any process holds it. A view whose
 //! connection is gone answers `ENOTCONN`.
 //!
 //! # Approach
@@ -77,11 +77,11 @@ impl StoredFds {
     }
 }
 
-/// The service manager, or nobody: then everything here does nothing.
+/// The service manager; without one everything here does nothing.
 #[derive(Debug)]
 pub(crate) struct ServiceManager {
     ready_sent: bool,
-    /// How long the agent may be silent, where somebody listens for it.
+    /// How long the agent may be silent, where a service manager listens for it.
     watchdog: Option<Duration>,
     watchdog_fed_at: Instant,
 }
@@ -126,7 +126,7 @@ impl ServiceManager {
         }
     }
 
-    /// Whether somebody waits to hear that the agent is ready.
+    /// Whether a service manager waits to hear that the agent is ready.
     pub fn is_waiting(&self) -> bool {
         !self.ready_sent && std::env::var_os("NOTIFY_SOCKET").is_some()
     }
@@ -226,7 +226,7 @@ pub fn service_unit(groups: &str) -> Option<&str> {
 }
 
 /// Whether a unit in this state (`KEY=VALUE` lines), with these jobs (number, unit, type, state), is started again and what it gave away
-/// is kept until then: because somebody wants that, or because it has failed and nobody stops it.
+/// is kept until then: because that is wanted, or because it has failed and is not stopped.
 pub fn will_restart(state: &str, jobs: &str, unit: &str) -> bool {
     let value = |key: &str| {
         state.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()
@@ -259,7 +259,7 @@ fn run_systemctl(words: &[&str], until: Instant) -> Option<String> {
                 within_s = SYSTEMCTL_TIMEOUT.as_secs(),
                 "systemctl does not answer: this is taken for a stop"
             );
-            // Whoever does not even end by that is not waited for: this process is on its way out.
+            // A process that does not even end by that is not waited for: this process is on its way out.
             let _ = child.kill();
             return None;
         }
@@ -300,7 +300,7 @@ mod tests {
             (&well, "421 elbowroom.service stop running\n", false),
             (&well, "421 other.service restart running\n", false),
             (&well, "", false),
-            // A start that took too long; the same while somebody stops it for good.
+            // A start that took too long; the same while it is stopped for good.
             (&timed_out, "", true),
             (&timed_out, "7 elbowroom.service start running\n", true),
             (&timed_out, "421 elbowroom.service stop running\n", false),
@@ -328,7 +328,7 @@ mod tests {
         rustix::io::write(&requests, b"r").unwrap();
         slots.count_heartbeat();
         progress.update(&slots, &queue, after(40));
-        assert!(!progress.is_progressing(after(40), patience), "a request that nobody takes");
+        assert!(!progress.is_progressing(after(40), patience), "a request that is not taken");
         slots.count_request(false);
         slots.count_answered();
         progress.update(&slots, &queue, after(41));

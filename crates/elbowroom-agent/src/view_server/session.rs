@@ -45,7 +45,7 @@ pub(crate) fn mount(views: &Path, connection: Connection) -> Result<FuseConnecti
     const DEVICE: &str = "/dev/fuse";
     let fuse = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| FuseError::io("opening (is the fuse module loaded?)", DEVICE)(e.into()))?;
-    // Everybody may read (the readers are containers' users); the kernel does not check modes, because an
+    // Every user may read (the readers are containers' users); the kernel does not check modes, because an
     // invalidation forgets modes too and every open would have to ask for them again.
     let options = format!("fd={},rootmode=40555,user_id=0,group_id=0,allow_other", AsRawFd::as_raw_fd(&fuse));
     let options = CString::new(options).expect("a number has no NUL");
@@ -59,7 +59,7 @@ pub(crate) fn mount(views: &Path, connection: Connection) -> Result<FuseConnecti
     match handshake(&fuse) {
         Ok(can_resend) => Ok(FuseConnection { fuse, can_resend }),
         Err(error) => {
-            // The last descriptor of the connection closes with this frame, which frees whoever is waiting already.
+            // The last descriptor of the connection closes with this frame, which frees readers that wait already.
             unmount(views);
             Err(error)
         }
@@ -123,7 +123,7 @@ impl Deref for RequestBuffer {
 
 impl DerefMut for RequestBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and nobody else has it.
+        // SAFETY: as above, and no other code has it.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), abi::READ_BUFFER) }
     }
 }
@@ -136,7 +136,7 @@ impl Drop for RequestBuffer {
     }
 }
 
-/// Reads the next request, waiting for one: its bytes, and what they say. `None`: there was something that nobody waits for
+/// Reads the next request, waiting for one: its bytes, and what they say. `None`: there was something that no process waits for
 /// an answer to, or a signal.
 ///
 /// # Errors
@@ -165,7 +165,7 @@ pub fn receive<'a>(
     }
 }
 
-/// Writes an answer. That nobody waits for it any more (the reader was killed, or another server answered it after a
+/// Writes an answer. That no process waits for it any more (the reader was killed, or another server answered it after a
 /// resend) is not an error.
 ///
 /// # Errors
@@ -249,7 +249,7 @@ pub fn unmount(views: &Path) {
     }
 }
 
-/// Aborts a FUSE connection: whoever waits for an answer gets an error now. The way out when nobody is left to answer.
+/// Aborts a FUSE connection: a reader that waits for an answer gets an error now. The way out when no process is left to answer.
 /// `minor` is [`MountLine::minor`]. Works where `/sys/fs/fuse/connections` is not mounted.
 ///
 /// # Errors

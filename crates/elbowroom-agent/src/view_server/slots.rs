@@ -7,8 +7,8 @@
 //! # Approach
 //! A sealed memfd, mapped by both. Each slot has two buffers and a generation: the writer fills the buffer that is not
 //! current and then adds one to the generation; the reader copies buffer `generation & 1` and looks whether the
-//! generation still is what it was. A writer that dies half way leaves a whole version current, so nobody spins on it
-//! (an in-place sequence lock would stay odd for ever). There is one writer: whoever holds the policy role
+//! generation still is what it was. A writer that dies half way leaves a whole version current, so no reader spins on it
+//! (an in-place sequence lock would stay odd for ever). There is one writer: the process that holds the policy role
 //! ([`crate::view_server::roles`]).
 //!
 //! The mapping is a slice of atomic words, so every access is an ordinary checked index; data words are read and written
@@ -92,7 +92,7 @@ impl Slots {
             rustix::fs::memfd_create("elbowroom-slots", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
                 .map_err(failed("memfd_create"))?;
         rustix::fs::ftruncate(&memory, bytes as u64).map_err(failed("ftruncate"))?;
-        // Nobody can shrink it under a reader any more, which would be a SIGBUS in every process that maps it.
+        // It cannot be shrunk under a reader any more, which would be a SIGBUS in every process that maps it.
         rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(failed("F_ADD_SEALS"))?;
         let slots = Self { words: SharedWords::map(&memory, bytes)?, capacity, cpus, memory };

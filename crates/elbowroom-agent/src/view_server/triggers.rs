@@ -1,5 +1,5 @@
-//! PSI triggers of containers: who writes `some 150000 1000000` to a pressure file is woken by poll(2) when its container's tasks waited
-//! for so long.
+//! PSI triggers of containers: a program that writes `some 150000 1000000` to a pressure file is woken by poll(2) when its container's
+//! tasks waited for so long.
 //!
 //! # Problem
 //! The kernel arms triggers of the whole machine, and of a cgroup for who is outside of its cgroup namespace. A container sees its own
@@ -51,7 +51,7 @@ struct ArmedTrigger {
     generation: u64,
     /// From the first numbers on that are newer than the trigger.
     window: Option<StallWindow>,
-    /// It was reached, and nobody has been told.
+    /// It was reached, and no program has been told.
     event: bool,
 }
 
@@ -137,7 +137,7 @@ impl Triggers {
 
 const LOCK_EXPECT: &str = "no holder of this lock panics";
 
-/// Compares all triggers with their containers' numbers, and forgets those whose containers are gone. Who is to be woken.
+/// Compares all triggers with their containers' numbers, and forgets those whose containers are gone. Which ones are to be woken.
 fn look(
     armed: &mut BTreeMap<u64, ArmedTrigger>,
     slots: &Slots,
@@ -147,7 +147,7 @@ fn look(
     let mut waiters = Vec::new();
     armed.retain(|_, trigger| {
         let state = trigger.look(slots, snapshot, now);
-        // Who waits for a container that is gone hears that there is no trigger.
+        // A program that waits for a container that is gone hears that there is no trigger.
         if state.is_none_or(|event| event) && trigger.stored.waiter != 0 {
             waiters.push(trigger.stored.waiter);
         }
@@ -235,7 +235,7 @@ mod tests {
             self.triggers.poll(&self.slots, PollRequest { handle, waiter: handle + 100 })
         }
 
-        /// The container's tasks have waited for so long at a time; who is woken.
+        /// The container's tasks have waited for this long at a time; which one is woken.
         fn stall(&mut self, at: u64, stalled: u64) -> Vec<u64> {
             let some = Stall { total: Micros::millis(stalled), ..Stall::EMPTY };
             let mut facts = ContainerSnapshot { taken: Micros::millis(at), ..ContainerSnapshot::EMPTY };

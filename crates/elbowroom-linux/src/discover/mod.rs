@@ -6,7 +6,7 @@
 //! | `/docker/<64hex>`, `docker-<64hex>.scope` | Docker |
 //! | `cri-containerd-<id>.scope`, `nerdctl-<id>.scope`, `/kubepods/…/pod<uid>/<id>` | containerd |
 //! | `/<namespace>/<id>`, if containerd has such a task | containerd |
-//! | `<64hex>` below another parent | the engine that has state files for it: Docker, Podman |
+//! | `<64hex>` below another parent | whoever has state files for it: Docker, Podman |
 //! | `libpod-<id>`, `libpod-<id>.scope`; `<service>/libpod-payload-<id>` (split cgroups, Quadlet) | Podman |
 //! | `crio-<id>`, `crio-<id>.scope` | CRI-O |
 //! | `<slice>:<prefix>:<id>`: a path for systemd, taken literally by a runtime without it | the prefix's |
@@ -20,16 +20,16 @@
 //! Incus and nspawn have names and no labels. `paths.rs` reads the path, `docker.rs`, `containerd.rs`, `storage.rs` and `named.rs` the
 //! engines' files; `record.rs` makes a container of what they say.
 //!
-//! Only what root made counts: a user who was delegated a cgroup could choose any name. Containers of users
+//! Only what root made counts: a user to whom a cgroup was delegated could call his own as he likes. Containers of users
 //! (rootless engines) are those that the configuration names.
 //!
 //! A cgroup inside a container (`…/libpod-<id>.scope/container`) is a part of that container, but one that an engine in it made
 //! (Docker in Docker, kind) is a container with a view of its own. Its name and labels are where no one but the outer container can
 //! vouch for them, so it has none, and governors take it for a part of the outer one. Nor has it the identifier in its path, which may
-//! be that of a neighbour: what the operator says of `db` would count for any user who calls a cgroup `lxc.payload.db`. Its identifier is
-//! the whole path. The pause container of a pod is none: no program reads a view in it.
+//! be that of a neighbour: what the operator says of `db` would count for whoever calls a cgroup `lxc.payload.db`. Its identifier is the
+//! whole path. The pause container of a pod is none: nobody reads a view in it.
 //!
-//! Names and ids come from users who may create containers, so they are hostile until shown otherwise: an id is ASCII
+//! Names and ids come from whoever may create containers, so they are hostile until shown otherwise: an id is ASCII
 //! letters, digits, `_`, `.`, `-` and never `.`-only, so it can stand in a path; a name loses control characters and its
 //! end beyond 128 characters.
 

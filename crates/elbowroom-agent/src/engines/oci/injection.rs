@@ -30,8 +30,8 @@ const AGENT_TIMEOUT: Duration = Duration::from_millis(250);
 const NAME_ANNOTATIONS: [&str; 3] =
     ["io.kubernetes.cri.container-name", "io.kubernetes.container.name", "nerdctl/name"];
 
-/// The plan for the container of `bundle`. Who uses the wrapper wants views; what else there is, the agent says, and is not asked
-/// where nobody wants anything of the kind. A container that is to be left alone gets nothing.
+/// The plan for the container of `bundle`. A user of the wrapper wants views; what else there is, the agent says, and is not asked
+/// where nothing of the kind is wanted. A container that is to be left alone gets nothing.
 pub(super) fn launch_plan(
     bundle: &Path,
     run_dir: &Path,

@@ -31,7 +31,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Says something on stderr, whether anybody reads it or not: `eprintln!` panics where nobody does, and the container would not
+/// Says something on stderr, whether it is read or not: `eprintln!` panics where it is not, and the container would not
 /// start.
 fn write_stderr(what: &str) {
     elbowroom_client::output::say(what);

@@ -28,7 +28,7 @@ pub(super) fn inject_listener(config: &mut Value, run_dir: &Path) -> Result<()> 
     add_listener(config, &keeper::socket_path(run_dir)).map_err(anyhow::Error::msg)
 }
 
-/// Makes the calls that a policy allows wait for whoever listens at `socket`. What it refuses stays refused. A container without a
+/// Makes the calls that a policy allows wait for the listener at `socket`. What it refuses stays refused. A container without a
 /// policy gets one that allows everything else.
 ///
 /// # Errors

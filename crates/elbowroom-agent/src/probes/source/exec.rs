@@ -95,7 +95,7 @@ pub fn last_line_of(
     // The agent may be protected from the OOM killer; what it starts for others is not.
     let _ = std::fs::write(format!("/proc/{}/oom_score_adj", group.as_raw_nonzero()), "0");
     let (out, errors, ended) = read_output(&mut child, group, timeout, stop);
-    // The group first: the child is not waited for yet, so its number can be nobody else's.
+    // The group first: the child is not waited for yet, so its number can be no other process's.
     let _ = kill_process_group(group, Signal::KILL);
     let status = child.wait().map_err(|error| format!("{program}: {error}"))?;
     if !ended {

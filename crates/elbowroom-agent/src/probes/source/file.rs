@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// What was read last: a file that nobody writes any more says nothing.
+/// What was read last: a file that is not written any more says nothing.
 #[derive(Default)]
 pub(super) struct FileSource {
     last: Option<ContentStamp>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Longest page: exporters' are tens of kilobytes, those of big programs a few megabytes.
 const MAX_PAGE_BYTES: u64 = 8 << 20;
 
-/// Asks in the network namespace of the thread that uses it. It follows nobody elsewhere, and keeps no connection.
+/// Asks in the network namespace of the thread that uses it. It follows no redirect, and keeps no connection.
 pub(super) fn http_agent() -> ureq::Agent {
     ureq::Agent::config_builder()
         .user_agent(concat!("elbowroom/", env!("CARGO_PKG_VERSION")))

@@ -49,7 +49,7 @@ impl Slots {
         self.words[head::RESEND].store(u64::from(yes), Ordering::Relaxed);
     }
 
-    /// What the agent has been told: whoever supervises now must go on with that.
+    /// What the agent has been told: the supervisor of now must go on with that.
     pub(crate) fn shutdown_mode(&self) -> ShutdownMode {
         match self.words[head::SHUTDOWN_MODE].load(Ordering::SeqCst) {
             0 => ShutdownMode::None,

@@ -19,7 +19,7 @@ pub(in crate::view_server) struct StoredTrigger {
     pub resource: usize,
     /// What was written.
     pub trigger: PsiTrigger,
-    /// How the kernel calls who waits; 0 while nobody does.
+    /// How the kernel calls the waiter; 0 while there is none.
     pub waiter: u64,
 }
 
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(found[MAX_TRIGGERS], (other, 0, StoredTrigger { waiter: 5, ..stored(99) }));
         slots.remove_trigger(one, 3);
         assert_eq!(slots.store_trigger(one, &stored(100)), Some(3));
-        // Whoever has the slot next begins without.
+        // The next container of the slot begins without.
         slots.remove(other);
         slots.remove_trigger(other, 0);
         let next = add("next");
