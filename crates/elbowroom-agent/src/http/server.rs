@@ -1,4 +1,4 @@
-//! The process `elbowroom api-server`: opens what only root can open, then gives up all rights, and serves.
+//! The process `elbowroom api-server`: opens what only root can open, then is nobody, and serves.
 //!
 //! It holds two things of the agent: its own sockets, and the right to ask on `<run-dir>/feed.sock`
 //! (`docs/decisions/0017-api-process.md`). What it cannot open now, such as a port that is taken, it tries again later; over
@@ -172,7 +172,7 @@ async fn serve(unix: UnixListener, network: Option<TcpEndpoint>) -> Result<()> {
     let unix = tokio::net::UnixListener::from_std(unix)?;
     tokio::spawn(listen::serve_unix(unix, router(agent.clone())));
     if let Some(TcpEndpoint { address, token, tls, listener }) = network {
-        // Streams of its own: a client over TCP takes no seat of clients of the socket.
+        // Streams of its own: who comes by TCP takes no seat of who comes by the socket.
         let app = router(agent.clone());
         tokio::spawn(async move {
             let mut listener = listener;

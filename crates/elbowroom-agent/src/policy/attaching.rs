@@ -33,7 +33,7 @@ impl PolicyLoop {
         }
     }
 
-    /// Has a view mounted; `asked`: by a caller that knows that the container is there, and waits for the answer.
+    /// Has a view mounted; `asked`: by somebody, who knows that the container is there, and waits for the answer.
     pub(super) fn attach(
         &mut self,
         id: CgroupId,
@@ -53,7 +53,7 @@ impl PolicyLoop {
         self.restart_times(id, now);
         let container = self.views.group(id).and_then(|group| group.container.as_ref());
         let engine = container.map(|container| container.engine);
-        // A user who asks by hand knows better.
+        // Who asks by hand knows better.
         let host_pid_refusal = container
             .filter(|_| asked.is_none())
             .and_then(|container| self.config.containers.host_pid_refusal(container));
@@ -109,7 +109,7 @@ impl PolicyLoop {
         self.sensor.processes(id).first().and_then(|pid| u32::try_from(*pid).ok())
     }
 
-    /// Has a container's view taken out, and lets it alone until it is asked for.
+    /// Has a container's view taken out, and lets it alone until somebody asks for it.
     pub(super) fn detach(&mut self, id: CgroupId, asked: Option<mpsc::SyncSender<ControlResponse>>) {
         if let Some(resident) = self.containers.get_mut(&id) {
             // At once: what waits to be mounted, or is being mounted, would come after this.
@@ -212,13 +212,13 @@ impl PolicyLoop {
         }
     }
 
-    /// Begins to take every view out of every container, so that a clean stop leaves nothing behind; the receiver on the channel waits
+    /// Begins to take every view out of every container, so that a clean stop leaves nothing behind; who receives on the channel waits
     /// until that is done.
     pub(super) fn detach_all(&mut self) -> mpsc::Receiver<()> {
         let ids: Vec<_> = self
             .containers
             .iter()
-            // Also those that wait: another process may be mounting what was prepared, or may have. And those that were
+            // Also those that wait: somebody else may be mounting what was prepared, or may have. And those that were
             // detached: something may have stayed.
             .filter(|(_, r)| !matches!(r.attach, AttachState::Disabled(why) if why != DETACHED && why != DETACH_FAILED))
             .map(|(id, _)| *id)

@@ -1,5 +1,5 @@
 //! Mounts and unmounts views in containers, one after the other. A mount can wait for a container's file systems, for ever where
-//! they are not served: the owner never waits, and the other containers wait for [`JOB_TIMEOUT`] at most.
+//! nobody serves them: the owner never waits, and the other containers wait for [`JOB_TIMEOUT`] at most.
 
 use super::{Mailbox, PolicyMessage};
 use elbowroom_client::api::ControlResponse;
@@ -40,11 +40,11 @@ pub(super) enum MountJob {
 #[derive(Clone)]
 pub(super) struct MountTicket {
     pub(super) group: CgroupId,
-    /// The tenant that pays for it ([`elbowroom_linux::Sensor::tenant_of`]).
+    /// Who answers for it ([`elbowroom_linux::Sensor::tenant_of`]).
     pub(super) tenant: CgroupId,
     /// Path of its cgroup.
     pub(super) path: String,
-    /// The client that asked for the job and waits for its end.
+    /// Who asked for the job and waits for its end.
     pub(super) reply_to: Option<mpsc::SyncSender<ControlResponse>>,
 }
 
@@ -76,7 +76,7 @@ pub(super) enum MountOutcome {
     NotReady(&'static str),
     /// Nothing of ours is mounted any more.
     Detached,
-    /// It is not to have a view unless it is asked for.
+    /// It is not to have a view unless somebody asks for it.
     Refused(&'static str),
     /// It could not be mounted, and nothing is half done.
     Failed(String),
@@ -127,7 +127,7 @@ fn count_of(stuck: &HashMap<CgroupId, CgroupId>, tenant: CgroupId) -> usize {
 /// Views whose files are to be looked up still; more are looked up when they are mounted.
 const MAX_PREFETCH: usize = 64;
 
-/// Starts a thread that looks up the files of views before they are mounted, most of all a hook, for which a container's
+/// Starts a thread that looks up the files of views before somebody mounts them, most of all a hook, for which a container's
 /// start waits. It ends when the sender is dropped.
 pub(super) fn spawn_prefetch() -> mpsc::SyncSender<(PathBuf, Vec<MountSurface>)> {
     let (views, queue) = mpsc::sync_channel::<(PathBuf, Vec<MountSurface>)>(MAX_PREFETCH);
@@ -161,8 +161,8 @@ struct MountDispatcher {
     report: Arc<OutcomeSink>,
     /// How long the first that hangs is waited for; each further one less.
     timeout: Duration,
-    /// Containers whose job was not waited for, with their tenants. A thread that looks here tells what follows from it before letting
-    /// go: so what is told of a container is told in its order.
+    /// Containers whose job was not waited for, with their tenants. Whoever looks here tells what follows from it before letting go: so what is
+    /// told of a container is told in its order.
     stuck: Arc<Mutex<HashMap<CgroupId, CgroupId>>>,
     /// When what each tenant's jobs took of the others' time is paid, at [`TIME_SHARE`].
     paid_at: HashMap<CgroupId, Instant>,
@@ -214,7 +214,7 @@ impl MountDispatcher {
             (true, MountTask::Detach { .. }) => patience.min(LATE_DETACH_TIMEOUT),
         };
         let tenant = ticket.tenant;
-        // Without room for an outcome: one that is not taken any more is still the sender's, which tells it.
+        // Without room for an outcome: one that nobody takes any more is still the sender's, who tells it.
         let (ended, end) = mpsc::sync_channel(0);
         let (carry_out, tell, stuck) = (self.run_task.clone(), self.report.clone(), self.stuck.clone());
         let late = MountTicket { reply_to: None, ..ticket.clone() };
@@ -528,8 +528,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         assert_eq!(with_unshared_files(|| rustix::io::fcntl_getfd(&file).err()), Some(Errno::BADF));
         assert!(rustix::io::fcntl_getfd(&file).is_ok());
-        // A process that shares no files with us sees our lock as another's. To open and close its file once more would otherwise loosen
-        // it.
+        // Who shares no files with us sees our lock as another's. To open and close its file once more would otherwise loosen it.
         let holder = || with_unshared_files(|| RoleLock::open(dir.path()).unwrap().holder(AgentRole::Policy));
         assert_eq!([holder(), holder()], [Some(rustix::process::getpid()); 2]);
     }

@@ -105,7 +105,7 @@ impl SegmentDecoder {
     /// Takes the next frame.
     ///
     /// # Errors
-    /// [`Malformed`] where the payload is none, which a frame of the right sum has only when it was made so.
+    /// [`Malformed`] where the payload is none, which a frame of the right sum has only when somebody made it so.
     pub fn decode(&mut self, bytes: &[u8], frame: &SegmentFrame) -> Result<(), Malformed> {
         let payload = bytes.get(frame.payload.clone()).ok_or(Malformed)?;
         let delta = bounded::bytes(DeflateDecoder::new(payload), MAX_PAYLOAD).map_err(|_| Malformed)?;

@@ -2,10 +2,9 @@
 //! programs of musl do.
 //!
 //! Two processes with the same descriptors: the *holder* takes them from the runtime, finds the containers' view pages, and
-//! watches; the *answerer* answers, with a thread for each container, and asks no other process. Whichever dies, the other starts it
-//! anew, and what the dead one had taken and not answered is left to the kernel (`elbowroom_linux::seccomp::NotificationLog`). Only when
-//! both die at once do calls fail with `ENOSYS`, unless a service manager holds the descriptors too.
-//! `docs/decisions/0028-seccomp-keeper.md`
+//! watches; the *answerer* answers, with a thread for each container, and asks nobody. Whichever dies, the other starts it anew, and what the dead one had taken and
+//! not answered is left to the kernel (`elbowroom_linux::seccomp::NotificationLog`). Only when both die at once do calls fail with
+//! `ENOSYS`, unless a service manager holds the descriptors too. `docs/decisions/0028-seccomp-keeper.md`
 
 mod listener_thread;
 mod page_lookup;
@@ -67,7 +66,7 @@ struct SeccompContainer {
     id: String,
     /// A process in its cgroup.
     pid: i32,
-    /// When that started: a later one of the same number is another container's. `None` where it is not known.
+    /// When that started: a later one of the same number is another container's. `None` where nobody knows.
     started: Option<Micros>,
     listener: Arc<SeccompListener>,
     /// Its view page, once there is one.

@@ -63,7 +63,7 @@ pub fn main(run_dir: &Path) -> Result<()> {
 fn listen(run_dir: &Path) -> Result<UnixListener> {
     new_file::run_directory(run_dir).with_context(|| format!("making {}", run_dir.display()))?;
     let path = socket_path(run_dir);
-    // Root alone, from the first moment on; and with descriptors, which root's runtimes bring.
+    // Nobody but root, from the first moment on; and with descriptors, which root's runtimes bring.
     let listen = || UnixListener::bind(&path);
     let _ = std::fs::remove_file(&path);
     let listener = new_file::create_with_mode(Mode::from_raw_mode(0o600), None, listen);
@@ -189,7 +189,7 @@ impl SeccompSupervisor {
             };
             self.start_at = Instant::now() + self.restart_delay;
         }
-        // A thread that waits for a container's memory ends with that, not by a signal. It answers no call any more.
+        // A thread that waits for a container's memory ends with that, not by a signal. It answers nobody any more.
         if let Some(answerer) =
             self.worker.take_if(|a| a.killed_at.is_some_and(|at| at.elapsed() >= KILL_TIMEOUT))
         {
@@ -272,7 +272,7 @@ impl SeccompSupervisor {
             }
         };
         let Some(slot) = (0..MAX_CONTAINERS).find(|slot| !self.state.containers.contains_key(slot)) else {
-            // No process to answer: the calls of this one fail.
+            // Nobody to answer: the calls of this one fail.
             return tracing::error!(id = container.id, most = MAX_CONTAINERS, "too many containers");
         };
         tracing::info!(id = container.id, pid = container.pid, "a container is kept");
@@ -301,7 +301,7 @@ impl SeccompSupervisor {
         }
     }
 
-    /// Looks for the pages of containers that have none, or one that no agent keeps. A container is answered when its page was looked
+    /// Looks for the pages of containers that have none, or one that nobody keeps. A container is answered when its page was looked
     /// for once: until then its calls wait.
     fn find_pages(&mut self) {
         for (slot, page) in self.pages.take_finished() {
@@ -324,7 +324,7 @@ impl SeccompSupervisor {
         }
     }
 
-    /// A process that gives no sign although a call has waited as long is stopped or hangs. One that does leaves to the kernel what
+    /// A process that gives no sign although somebody has waited as long is stopped or hangs. One that does leaves to the kernel what
     /// one of its threads does not come back from, so no container can have it killed.
     fn kill_hung_worker(&mut self) {
         let now = Instant::now();
@@ -372,7 +372,7 @@ impl SeccompSupervisor {
     fn ensure_listener(&mut self) {
         let now = file_at(&socket_path(&self.state.run_dir));
         let is_there = now.is_some() && now == self.bound;
-        // A process that answers there is another keeper.
+        // Somebody who answers there is another keeper.
         if self.state.socket.is_none() || is_there || super::check_running(&self.state.run_dir).is_ok() {
             return;
         }
@@ -397,7 +397,7 @@ impl SeccompSupervisor {
         }
     }
 
-    /// Whether to end at once: no container needs us, the service manager holds what we have, or we are told a second time.
+    /// Whether to end at once: nobody needs us, the service manager holds what we have, or we are told a second time.
     fn handle_stop_signal(&mut self) -> bool {
         while self.signals.next().is_ok_and(|signal| signal.is_some()) {}
         let again = std::mem::replace(&mut self.stopping, true);

@@ -1,4 +1,4 @@
-//! The process that answers. Its first thread does not wait: it hears the holder, says that it is there, and leaves to the kernel what
+//! The process that answers. Its first thread waits for nobody: it hears the holder, says that it is there, and leaves to the kernel what
 //! the threads that answer do not come back from (`serving`).
 
 use super::listener_thread::{ListenerThread, WorkerContext};
@@ -83,7 +83,7 @@ pub fn main() -> Result<()> {
                     }
                 }
                 None => {
-                    // The next answerer leaves to the kernel what these threads are at.
+                    // Who answers next leaves to the kernel what these threads are at.
                     drop((servings, go_on, common));
                     return supervisor::take_over(kept);
                 }
@@ -103,7 +103,7 @@ fn apply_message(
     match message {
         WorkerMessage::Begin { .. } => None,
         WorkerMessage::Whole => {
-            // A process with this name could carry on alone.
+            // Who has this name could carry on alone.
             let _ = rustix::thread::set_name(c"elbowroom-answer");
             None
         }
@@ -114,7 +114,7 @@ fn apply_message(
         }
         WorkerMessage::Container { slot, id, pid, started, looked } => {
             let listener = Arc::new(SeccompListener::new(fds.next()?).ok()?);
-            // The container that had the slot is gone.
+            // Whoever had the slot is gone.
             servings.remove(&slot);
             kept.record.recover(slot, &listener);
             let page = fds.next().map(Arc::new);
@@ -168,7 +168,7 @@ pub(super) fn answer(
     }
 }
 
-/// What the page says now; `None` where no agent keeps it.
+/// What the page says now; `None` where nobody keeps it.
 fn read_view(page: &OwnedFd) -> Option<MappedView> {
     let mut bytes = [0; PAGE_LEN];
     let mut now = [0; 4];
@@ -183,7 +183,7 @@ fn read_view(page: &OwnedFd) -> Option<MappedView> {
     None
 }
 
-/// Whether an agent keeps a page.
+/// Whether somebody keeps a page.
 pub(super) fn is_page_live(page: &OwnedFd) -> bool {
     read_view(page).is_some()
 }

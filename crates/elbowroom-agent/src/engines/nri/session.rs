@@ -123,7 +123,7 @@ impl<'a> NriSession<'a> {
         news: &mut Vec<NriEvent>,
     ) -> ContainerAdjustment {
         // A pod's annotations are those of its containers, as far as these have none of their own. Written into the container's
-        // own, a later look for its labels finds them there.
+        // own, whoever looks for its labels later finds them there.
         let all = pod.annotations.iter().chain(&container.annotations);
         let all = all.map(|(key, value)| (key.as_str(), value.as_str()));
         let all = label::for_container(all, &container.name, |_| true);
