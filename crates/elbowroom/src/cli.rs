@@ -58,7 +58,8 @@ pub(crate) enum Verb {
     Detach(ContainerArgs),
     /// Write a CDI device for Docker, Podman and containerd.
     ///
-    /// The device is elbowroom.dev/view=on. A container that is given the device has its view before its first instruction. Without an agent the container starts as before.
+    /// The device is elbowroom.dev/view=on. A container that is given the device has its view before its first instruction. Without an
+    /// agent the container starts as before.
     #[command(after_help = "Example:\n  elbowroom cdi\n  docker run --device elbowroom.dev/view=on ...")]
     Cdi(crate::verbs::engine_hooks::CdiArgs),
     /// Write an OCI hook for Podman and CRI-O.
@@ -86,8 +87,8 @@ pub(crate) enum Verb {
     Dashboard(crate::verbs::dashboard::DashboardArgs),
     /// Show disks: what they can do, what is promised, what is wrong.
     ///
-    /// STATE: free (no limits), limiting bursts (no container is short now, and limits of before grow), shared out (a container is
-    /// short, and others are limited for it), slow (the same, and the disk does less than it could), limits backed off (they held all
+    /// STATE: free (no limits); limiting bursts (no container is short now, and earlier limits grow); shared out (a container is
+    /// short, and others are limited for it); slow (the same, and the disk does less than it could); limits backed off (they held all
     /// containers up while the disk was idle, and are off for a while). Numbers are bytes per second; operations are in the JSON.
     /// Why a container gets what it gets: `elbowroom explain CONTAINER`.
     Disks(TableArgs),
@@ -115,22 +116,24 @@ pub(crate) enum Verb {
     Follow(crate::verbs::follow::FollowArgs),
     /// Run a client of a container's server, without root's rights.
     ///
-    /// It prints the last line that the client prints, and needs no agent. The server may be hostile: the client runs as the user nobody, has a clean environment and ten seconds, and reaches the socket that is in the
-    /// container, or the container's network. What `exec` probes and actuators of `follow` are to ask with.
+    /// It prints the last line that the client prints, and needs no agent. The server may be hostile: the client runs as the user nobody,
+    /// has a clean environment and ten seconds. It reaches the socket that is in the container, or the container's network. `exec`
+    /// probes and actuators of `follow` are to ask with it.
     #[command(after_help = "Example, in a program of `[[probes]]`:\n  \
         elbowroom ask --socket /run/mysqld/mysqld.sock -- mariadb --no-defaults --socket={} -Ne 'SELECT 1'")]
     Ask(crate::verbs::ask::AskArgs),
     /// Show free room on many nodes, and where a container would fit.
     ///
-    /// It asks the nodes' agents, or Prometheus. SEEN are the CPUs that a node's containers see together, FREE is memory that no container uses or can call back, DISK is the
-    /// fullest one. Exit status: 0 when every node was read, or the container fits somewhere; 1 when not, 2 error.
+    /// It asks the nodes' agents, or Prometheus. SEEN: the CPUs that a node's containers see together. FREE: memory that no container uses
+    /// or can call back. DISK: the fullest one. Exit status: 0 when every node was read, or the container fits somewhere; 1 when not, 2 error.
     #[command(after_help = "Examples:\n  elbowroom fleet node1 node2 --token-file token\n  \
         elbowroom fleet --nodes nodes.txt --cpus 2 --memory 4GiB --disk rbps=50MiB/s")]
     Fleet(crate::fleet::FleetArgs),
     /// Answer system calls of static programs until SIGTERM.
     ///
-    /// It answers sched_getaffinity and sysinfo of containers that ask for it. For static programs, which read no file: containers with the label elbowroom.dev/seccomp=on that are started by the wrapper
-    /// runtime (docs/guide/seccomp.md). While such a container runs it needs its keeper.
+    /// It answers sched_getaffinity and sysinfo of containers that ask for it: those with the label elbowroom.dev/seccomp=on that the wrapper
+    /// runtime starts (docs/guide/seccomp.md). Static programs need it, because they read no file. While such a container runs, it needs
+    /// its keeper.
     Keeper,
     /// Print everything as OpenMetrics text, for Prometheus.
     #[command(after_help = "Example, for node_exporter's textfile collector:\n  \
@@ -140,8 +143,8 @@ pub(crate) enum Verb {
     Check(OutputArgs),
     /// Take off limits that a dead or hung agent left.
     ///
-    /// It needs no agent. The agent does this by itself, and when it starts. Exit status: 0 when everything is as its users set it, 1 when
-    /// another program changed a limit since, or a running agent holds some, 2 when one may still be in force.
+    /// It needs no agent. The agent does this by itself, and when it starts. Exit status: 0 when everything is as its users set it; 1 when
+    /// another program changed a limit since, or a running agent holds some; 2 when one may still be in force.
     Restore(OutputArgs),
     /// Find what hurts containers here, say why, and fix it if asked.
     Doctor(elbowroom_doctor::verb::DoctorArgs),
@@ -166,8 +169,8 @@ pub(crate) enum Verb {
     Protect(elbowroom_doctor::verb::protect::ProtectArgs),
     /// Say what memory limit would do, and raise it if asked.
     ///
-    /// The limit holds the container and the page cache that it reads again. It needs no agent. NEEDS is anonymous and shared memory, the cache that was read more than once, and a tenth. A limit is never lowered.
-    /// `elbowroom undo` takes it back. Exit status: 0 when the limits hold what is needed, 1 when one does not, 2 error.
+    /// The limit holds the container and the page cache that it reads again. It needs no agent. NEEDS is anonymous and shared memory, the
+    /// cache that was read more than once, and a tenth. A limit is never lowered. `elbowroom undo` takes it back. Exit status: 0 when the limits hold what is needed, 1 when one does not, 2 error.
     #[command(after_help = "Example:\n  elbowroom size web --for 30s --apply")]
     Size(elbowroom_doctor::verb::size::SizeArgs),
     /// Say which programs of an image would misread the host.
