@@ -11,7 +11,7 @@
 //! low. What a sensor would see of this comes out as [`HostEvent`]s; programs see the [`View`]s that follow from them.
 //!
 //! # Terminology
-//! A *want* is what a program would use if nobody stopped it, which may depend on its view.
+//! A *want* is what a program would use if nothing stopped it, which may depend on its view.
 //!
 //! # Properties
 //! - `nobody_gets_cpu_time_that_was_not_there`
@@ -28,7 +28,7 @@ use elbowroom_types::unit::{Bytes, Limit, Micros};
 use elbowroom_view::rules::{View, ViewChange, ViewTable};
 use std::fmt;
 
-/// What a program would use now if nobody stopped it.
+/// What a program would use now if nothing stopped it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProgramDemand {
     /// Threads that are ready to run.

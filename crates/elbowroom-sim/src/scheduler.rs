@@ -68,7 +68,7 @@ fn link_children(cells: &mut [SimulatedGroup]) -> Vec<usize> {
     tops
 }
 
-/// Starts a slice: nobody runs, and a quota whose period begins is full again.
+/// Starts a slice: nothing runs, and a quota whose period begins is full again.
 fn refill_quota(cell: &mut SimulatedGroup, now: u64) {
     cell.sched.running = 0;
     let Some(max) = cell.group.limits.cpu_max else { return };
@@ -83,7 +83,7 @@ fn refill_quota(cell: &mut SimulatedGroup, now: u64) {
     cell.sched.is_throttled = cell.sched.quota_left <= 0;
 }
 
-/// Gives `cpu` for one slice to whoever had least for its weight, level by level; false where nobody wants it.
+/// Gives `cpu` for one slice to the one that had least for its weight, level by level; false where none wants it.
 fn run_next(cells: &mut [SimulatedGroup], among: &[usize], floor: &mut u64, cpu: u32) -> bool {
     let vtime = |cell: &SimulatedGroup, floor: u64| cell.sched.vruntime.max(floor);
     let candidates = among.iter().copied().filter(|i| can_run(cells, *i, cpu));

@@ -169,8 +169,9 @@ pub(crate) enum Verb {
     Protect(elbowroom_doctor::verb::protect::ProtectArgs),
     /// Say what memory limit would do, and raise it if asked.
     ///
-    /// The limit holds the container and the page cache that it reads again. It needs no agent. NEEDS is anonymous and shared memory, the
-    /// cache that was read more than once, and a tenth. A limit is never lowered. `elbowroom undo` takes it back. Exit status: 0 when the limits hold what is needed, 1 when one does not, 2 error.
+    /// The limit holds the container and the page cache that it reads again. It needs no agent. NEEDS is anonymous and shared memory,
+    /// the cache that was read more than once, and a tenth. A limit is never lowered. `elbowroom undo` takes it back. Exit status: 0
+    /// when the limits hold what is needed, 1 when one does not, 2 error.
     #[command(after_help = "Example:\n  elbowroom size web --for 30s --apply")]
     Size(elbowroom_doctor::verb::size::SizeArgs),
     /// Say which programs of an image would misread the host.

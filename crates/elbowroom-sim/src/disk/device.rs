@@ -1,13 +1,13 @@
 //! What a device does with what it is asked.
 //!
 //! # Approach
-//! A request takes a base latency `R0`, and where others are before it waits for `B = sum of q * k`: everybody's `q` requests
-//! under way, each of which costs `k` seconds of the device. Everybody waits equally long, so who has more requests under way
+//! A request takes a base latency `R0`, and where others are before it waits for `B = sum of q * k`: all containers' `q` requests
+//! under way, each of which costs `k` seconds of the device. All wait equally long, so a container with more requests under way
 //! gets more done: `x = q / W`. That is a queue served first come, first served, and how a deep queue starves a shallow one.
 //!
 //! How the two add up is the device's *knee* `p`: `W^p = R0^p + B^p`. With 1 requests get slower from the first one on, as on a
 //! flash disk: for one program with depth `Q`, `x = Q / (R0 + Q*k)`, which is what real ones were measured to do. With 4 or
-//! more nobody notices others until the device is full, as on a disk that a provider throttles.
+//! more no container notices others until the device is full, as on a disk that a provider throttles.
 //!
 //! # Properties
 //! - `a_device_never_does_more_than_it_can`

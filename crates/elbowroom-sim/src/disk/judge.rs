@@ -7,8 +7,8 @@
 //! - *Burst*: how long until a burst has four fifths of what the others leave: of the disk less what they want, as far as
 //!   their lifelines go.
 //! - *Capacity error*: how far the learned capacity is from the real one 60 s after the disk was saturated for the first
-//!   time, and 60 s after each change of speed, if it was saturated for at least half of that time. Nobody can learn a limit
-//!   that nobody touches.
+//!   time, and 60 s after each change of speed, if it was saturated for at least half of that time. No rule can learn a limit
+//!   that is never reached.
 
 use super::scenario::{Burst, DiskScenario};
 use super::world::{ContainerIoTruth, DiskSimulator, DiskTruth};
@@ -287,7 +287,7 @@ mod tests {
     use elbowroom_types::io::IoMax;
     use elbowroom_types::unit::Limit;
 
-    /// Plays W1 under somebody who knows everything and gives the burst this part of the disk from its first second on.
+    /// Plays W1 under a rule that knows everything and gives the burst this part of the disk from its first second on.
     fn oracle(part: f64) -> DiskScore {
         let scenario = DiskScenario { delay: 0, ..w1(LARGE) };
         let (mut world, mut judge) = (DiskSimulator::new(&scenario, 1), Judge::new(&scenario));

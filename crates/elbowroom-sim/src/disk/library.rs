@@ -69,7 +69,7 @@ pub const LAB: DiskScale = DiskScale {
 /// Flash with 20 000 requests per second, which 4 KiB requests exhaust.
 pub const FLASH: DiskScale = DiskScale { name: "20 kIOPS", knee: 1.0, size: 4096, ..LARGE };
 
-/// Until then everybody does what it is used to: long enough for the 30 samples of Aridac.
+/// Until then all do what they are used to: long enough for the 30 samples of Aridac.
 const BURST_FROM: Micros = Micros::secs(40);
 
 /// Every scenario here.
@@ -199,7 +199,7 @@ pub fn many() -> DiskScenario {
     }
 }
 
-/// A victim on a fast disk, which it shares with somebody modest, and on a slow one, which it shares with a hog.
+/// A victim on a fast disk, which it shares with a modest container, and on a slow one, which it shares with a hog.
 pub fn two_disks() -> DiskScenario {
     let slow = DiskScale { bps: 20e6, iops: 2e3, ..LARGE };
     let on_slow =

@@ -2,7 +2,7 @@
 //!
 //! # Problem
 //! A governor of disks forms a loop with what it limits: caps decide what is measured, and what was measured decides the next
-//! caps. Whether a burst starves a neighbour, whether a slow device makes everybody poorer for ever: properties of the loop,
+//! caps. Whether a burst starves a neighbour, whether a slow device makes all containers poorer for ever: properties of the loop,
 //! not of a step.
 //!
 //! # Approach

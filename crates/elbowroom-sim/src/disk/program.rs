@@ -49,7 +49,7 @@ pub enum IoMethod {
     Sync,
     /// Requests are submitted and collected (libaio): pressure stays zero however long they take.
     Async,
-    /// Writes into the page cache, written back later; on cgroup v1 in nobody's name and past every limit.
+    /// Writes into the page cache, written back later; on cgroup v1 in no container's name and past every limit.
     Buffered,
 }
 
@@ -129,7 +129,7 @@ pub struct DiskTenant {
     pub programs: Vec<DiskProgram>,
     /// Limits that its user set, on every disk.
     pub user_max: IoMax,
-    /// From when on somebody else sets its limits on every disk, and which.
+    /// From when on another program sets its limits on every disk, and which.
     pub foreign: Option<(Micros, IoMax)>,
 }
 

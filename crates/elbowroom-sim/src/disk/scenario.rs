@@ -17,10 +17,10 @@ pub(super) const SLICE: Micros = Micros::millis(200);
 pub struct Drive {
     /// What it can do.
     pub speed: Speed,
-    /// What a request takes when nobody else asks; above a millisecond it calls itself rotational.
+    /// What a request takes when no other is under way; above a millisecond it calls itself rotational.
     pub latency: Micros,
     /// How sharply it slows down when it is full: 1 for flash, which slows down from the first request on; 4 for a disk that is
-    /// throttled, which nobody notices until it is full.
+    /// throttled, which is not noticed until it is full.
     pub knee: f64,
     /// From each instant on, it is this many times as fast as [`Self::speed`]. Ascending.
     pub changes: Vec<(Micros, f64)>,
@@ -59,7 +59,7 @@ impl Drive {
 /// Which cgroups the kernel has, as far as disks are concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoCgroupVersion {
-    /// Buffered writes are nobody's, and no limit holds them.
+    /// Buffered writes belong to no container, and no limit holds them.
     V1,
     /// Buffered writes are their container's.
     #[default]
@@ -89,7 +89,7 @@ pub struct DiskScenario {
     pub pressure: bool,
     /// Whether orders are carried out.
     pub enforced: bool,
-    /// A buffered writer that our limits hold back keeps a lock, the file system's journal for example, that everybody on
+    /// A buffered writer that our limits hold back keeps a lock, the file system's journal for example, that all on
     /// the disk waits for.
     pub journal: bool,
     /// Standard deviation of demand and speed, in parts of 1.

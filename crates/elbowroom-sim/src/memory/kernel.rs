@@ -2,7 +2,7 @@
 
 use super::scenario::MemcgVersion;
 
-/// By how much less the kernel takes from who uses all his pages (mm/vmscan.c: active lists are aged, not emptied).
+/// By how much less the kernel takes from a container that uses all its pages (mm/vmscan.c: active lists are aged, not emptied).
 const ACTIVE_DISCOUNT: f64 = 0.7;
 
 /// A cgroup as reclaim sees it; bytes.
@@ -38,7 +38,7 @@ pub(super) fn reclaim(kernel: MemcgVersion, groups: &[ReclaimTarget], need: f64)
     taken
 }
 
-/// Takes `need` by weight, from nobody more than his cache; what was taken.
+/// Takes `need` by weight, from none more than its cache; what was taken.
 fn take_by_weight(
     groups: &[ReclaimTarget],
     taken: &mut [f64],
@@ -46,7 +46,7 @@ fn take_by_weight(
     weight: impl Fn(&ReclaimTarget) -> f64,
 ) -> f64 {
     let mut left = need;
-    // Who has too little gives all of it, and the rest is divided again.
+    // One that has too little gives all of it, and the rest is divided again.
     for _ in 0..groups.len() {
         let open = |i: &usize| groups[*i].cache - taken[*i] > 1.0 && weight(&groups[*i]) > 0.0;
         let all: Vec<usize> = (0..groups.len()).filter(open).collect();

@@ -6,7 +6,7 @@ use elbowroom_types::claim::{Claim, MemoryClaim};
 use elbowroom_types::probe::Colour;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 
-/// A load that is more than can be served, and one that nobody notices.
+/// A load that is more than can be served, and one that is not noticed.
 const HIGH: f64 = 3000.0;
 const LOW: f64 = 5.0;
 /// How long both run before the first phase, so that memory is full.

@@ -1,13 +1,13 @@
 //! A toy machine with memory: programs whose data fits or does not, a kernel that takes pages back without knowing whose they are.
 //!
 //! # Problem
-//! A governor of memory forms a loop with what it takes: who was taken from reads back, waits, and turns red; who was given to
-//! grows. Whether satisfied containers stay satisfied and idle memory is used is a property of the loop, not of a step.
+//! A governor of memory forms a loop with what it takes: a container that was taken from reads back, waits, and turns red; one that was
+//! given to grows. Whether satisfied containers stay satisfied and idle memory is used is a property of the loop, not of a step.
 //!
 //! # Approach
 //! Time goes in slices of a quarter of a second. A [`MemoryProgram`] serves requests that need pages of its data; those that are not in
 //! memory are read from a disk, which takes time, and stay. When the machine is full, the kernel ([`kernel`]) takes pages back:
-//! from everybody, by size, a little less from who uses his, and on v2 not from who is below `memory.low`. What a sensor would
+//! from all, by size, a little less from those that use theirs, and on v2 not from those below `memory.low`. What a sensor would
 //! see comes out as [`Event`](elbowroom_types::sample::HostEvent)s, [`Order`](elbowroom_types::memory::Order)s go in, and what really happened is in
 //! [`MemoryTruth`]. The peers are in [`MemoryPolicy`].
 //!

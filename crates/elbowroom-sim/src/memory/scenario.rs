@@ -6,13 +6,13 @@ use elbowroom_types::unit::{Bytes, Micros};
 /// The cgroup version, as far as it decides who is protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemcgVersion {
-    /// Soft limits: who is above his gives first.
+    /// Soft limits: a container above its own gives first.
     V1,
-    /// `memory.low`: who is below his gives last. `memory.high` can be leased.
+    /// `memory.low`: a container below its own gives last. `memory.high` can be leased.
     V2,
 }
 
-/// Who decides about memory.
+/// What decides about memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryPolicy {
     /// The kernel alone.
@@ -21,8 +21,8 @@ pub enum MemoryPolicy {
     Max,
     /// Soft limits or `memory.low`, set once.
     Low,
-    /// A fiftieth per second from who is green, and from who is yellow while somebody is red, whenever memory is short: MemOpLight
-    /// (Laniel et al., NCA 2020), as far as its abstract tells.
+    /// A fiftieth per second from those that are green, and from those that are yellow while one is red, whenever memory is short:
+    /// MemOpLight (Laniel et al., NCA 2020), as far as its abstract tells.
     MemOpLight,
     /// The governor, with what probes say.
     Governor,
@@ -55,7 +55,7 @@ pub struct MemoryScenario {
     pub reclaims: bool,
     /// Whether orders are carried out.
     pub enforced: bool,
-    /// Somebody else writes the protection of the first container at this time.
+    /// Another program writes the protection of the first container at this time.
     pub foreign_write_at: Option<Micros>,
     /// Standard deviation of what is served around its mean.
     pub noise: f64,

@@ -73,7 +73,7 @@ struct SimMemoryContainer<'a> {
 pub struct MemoryTruth {
     /// When it ended.
     pub now: Micros,
-    /// Memory that nobody uses.
+    /// Memory that no container uses.
     pub free: f64,
     /// Each container.
     pub shares: Vec<ContainerMemoryTruth>,

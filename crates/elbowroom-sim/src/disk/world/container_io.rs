@@ -23,7 +23,7 @@ pub(super) struct SimContainerIo {
     pub(super) counters: SimIoCounters,
     /// Parts of a read and of a write that are under way.
     partial_requests: [f64; 2],
-    /// Of writes that are nobody's, which part of one is its own.
+    /// Of writes that belong to no container, which part of one is its own.
     own_partial_write: f64,
     /// Whether a limit of ours held it back in the last slice.
     is_limited: bool,
@@ -48,7 +48,7 @@ pub(super) struct TimeSlice {
     pub(super) noise: f64,
     /// The part of the period.
     pub(super) part: f64,
-    /// Whom we hold back may keep a lock that everybody else waits for.
+    /// A container that we hold back may keep a lock that all others wait for.
     pub(super) journal: bool,
 }
 
@@ -70,7 +70,7 @@ impl SimContainerIo {
         }
     }
 
-    /// Sets what it asks of a device that can do `speed`, and where somebody else may hold a lock that it waits for.
+    /// Sets what it asks of a device that can do `speed`, and where another may hold a lock that it waits for.
     pub(super) fn set_demand(
         &mut self,
         tenant: &DiskTenant,

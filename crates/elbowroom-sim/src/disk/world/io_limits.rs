@@ -10,7 +10,7 @@ use elbowroom_types::sample::HostEvent;
 pub(super) struct SimIoLimits {
     /// What its user set.
     pub(super) user_max: IoMax,
-    /// What somebody else set after us: in force instead of everything.
+    /// What another program set after us: in force instead of everything.
     pub(super) foreign_max: Option<IoMax>,
     agent_max: IoMax,
     /// The weight we set.

@@ -139,7 +139,7 @@ impl DiskSimulator {
         &self.truth
     }
 
-    /// Who the container at a place of the scenario is.
+    /// The container at a place of the scenario.
     pub fn group(&self, tenant: usize) -> CgroupId {
         self.containers[tenant].id
     }
