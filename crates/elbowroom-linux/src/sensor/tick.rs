@@ -6,7 +6,7 @@
 //! of those are read early: a container that wakes up is seen within a few periods, not after 1.5 s. Where the explanation is
 //! a process directly in the parent (v1 allows it), looking is in vain and soon costs one read a period.
 //!
-//! With [`ActivitySource::Tracked`], another source (the scheduler, through BPF) says which groups ran and for how long; files are read for
+//! With [`ActivitySource::Tracked`], somebody else (the scheduler, through BPF) says which groups ran and for how long; files are read for
 //! the memory of those, and once in 64 periods for that of the others, and for the CPU time of who ran since.
 //!
 //! A group inside a container is no view's: it is read every 1.5 s, whatever it does, and never early.
@@ -27,13 +27,13 @@ const TRACKED_READ_PERIODS: u64 = 64;
 /// How many children that back off are read early for one parent in one tick; halved with every look in vain.
 const MAX_PROBES: usize = 64;
 
-/// The source that says which groups ran.
+/// Who says which groups ran.
 #[derive(Debug, Default)]
 pub enum ActivitySource {
     /// Their files, read in a period that adapts to each.
     #[default]
     Files,
-    /// A source that sees every context switch.
+    /// Somebody who sees every context switch.
     Tracked(Box<dyn ActivityTracker>),
 }
 
@@ -124,7 +124,7 @@ impl Sensor {
                 continue;
             }
             let parent = &self.tree.meters[meter.parent];
-            // The root's number may be too coarse to say that nothing ran.
+            // The root's number may be too coarse to say that nobody ran.
             let idle = meter.was_read
                 && meter.parent != GroupTree::ROOT
                 && parent.tick == self.ticks
@@ -217,7 +217,7 @@ impl Sensor {
         }
     }
 
-    /// Reads the files of a group that the tier follows: memory moves without a process running, and the kernel's own account of
+    /// Reads the files of a group that the tier follows: memory moves without anybody running, and the kernel's own account of
     /// who ran has what the tier's falls short of.
     fn read_tracked(&mut self, slot: GroupSlot, tick: &mut Tick) {
         let meter = &self.tree.meters[slot];
@@ -231,7 +231,7 @@ impl Sensor {
         if changed {
             self.record_usage(slot, tick);
         }
-        // A process that ends runs last.
+        // Who ends runs last.
         if ran_before && self.tree.meters[slot].populated {
             self.idle.insert(self.tree[slot].group.id);
         }
@@ -252,7 +252,7 @@ impl Sensor {
         meter.explained = Micros::ZERO;
         let parent = meter.parent;
         let was_slow = meter.interval >= self.config.backoff;
-        // A top-level group with children says for all of them whether a process ran.
+        // A top-level group with children says for all of them whether anybody ran.
         meter.interval = match !quiet && !is_inside || meter.parent == GroupTree::ROOT && meter.has_children {
             true => self.config.period,
             false => {
@@ -301,7 +301,7 @@ impl Sensor {
         }
     }
 
-    /// The source that says which groups ran from now on.
+    /// Who says which groups ran from now on.
     pub fn set_tier(&mut self, tier: ActivitySource) {
         self.tier = tier;
         for slot in 0..self.tree.slots() {

@@ -123,7 +123,7 @@ pub(crate) fn spawn(config: &AgentConfig, run_dir: &Path) {
 fn run_plugin(socket: &Path, node: &PluginContext) {
     let mut said = String::new();
     loop {
-        // Where there is none, looking is all that it costs.
+        // Where nobody made one, looking is all that it costs.
         if socket.exists()
             && let Ok(stream) = UnixStream::connect(socket)
         {
