@@ -207,7 +207,7 @@ pub(crate) enum Verb {
     ApiServer(AgentChildArgs),
     /// Answers for the keeper; started by it.
     #[command(hide = true)]
-    KeeperAnswerer,
+    KeeperWorker,
     /// Carries on for a supervisor that died; started by the agent's other processes.
     #[command(hide = true)]
     Supervise,
@@ -226,7 +226,7 @@ pub(crate) enum Verb {
     RunChild(crate::run::child::ChildArgs),
     /// Removes the cgroups of a `run` whose command left processes; started by it.
     #[command(hide = true)]
-    RunHeir(crate::run::cgroup_reaper::CgroupReaperArgs),
+    RunReaper(crate::run::cgroup_reaper::CgroupReaperArgs),
     /// Has an agent for the command of a `run` where none is; started by it.
     #[command(hide = true)]
     RunAttendant(crate::run::private_agent::AttendantArgs),

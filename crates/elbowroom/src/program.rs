@@ -65,15 +65,15 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::ApiServer(child) => process(child.verbose, || {
             http::server::main(run_dir, &config::AgentConfig::load(child.config.as_deref())?.api)
         }),
-        Verb::Keeper => process(0, || seccomp::hold(run_dir)),
-        Verb::KeeperAnswerer => process(0, seccomp::answer),
+        Verb::Keeper => process(0, || seccomp::run_supervisor(run_dir)),
+        Verb::KeeperWorker => process(0, seccomp::run_worker),
         Verb::DetachViews { minor } => process(0, || detach_views(minor)),
         Verb::Supervise => process(0, supervisor::resume),
         Verb::Standby => process(0, supervisor::stand_by),
         Verb::Host(args) => match host::host(run_dir, &args)? {},
         Verb::Run(args) => Ok(run::main(&args, run_dir)),
         Verb::RunChild(args) => Ok(run::child::main(&args, run_dir)),
-        Verb::RunHeir(args) => run::cgroup_reaper::main(&args, run_dir).map(|()| ExitCode::SUCCESS),
+        Verb::RunReaper(args) => run::cgroup_reaper::main(&args, run_dir).map(|()| ExitCode::SUCCESS),
         Verb::RunAttendant(args) => run::private_agent::main(&args, run_dir).map(|()| ExitCode::SUCCESS),
         Verb::Cdi(args) => print(&engine_hooks::cdi(run_dir, &args)?),
         Verb::OciHooks(args) => print(&engine_hooks::oci_hooks(run_dir, &args)?),
