@@ -16,12 +16,12 @@ pub(super) struct ConnectionTable(Mutex<OpenConnections>);
 
 #[derive(Debug, Default)]
 struct OpenConnections {
-    by_number: BTreeMap<u64, Connection>,
+    by_number: BTreeMap<u64, OpenConnection>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Connection {
+struct OpenConnection {
     peer: HttpPeer,
     /// When it came, or asked last.
     asked: Instant,
@@ -48,7 +48,7 @@ impl ConnectionTable {
         }
         let number = open.next;
         open.next += 1;
-        let connection = Connection { peer, asked: Instant::now(), has_shown_token: false, task: None };
+        let connection = OpenConnection { peer, asked: Instant::now(), has_shown_token: false, task: None };
         open.by_number.insert(number, connection);
         Some(Arc::new(ConnectionEntry { table: self.clone(), number }))
     }

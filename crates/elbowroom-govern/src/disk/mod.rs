@@ -101,11 +101,11 @@ pub enum DiskState {
     Share,
     /// The same, and the disk does less than it normally can.
     Slow,
-    /// Our caps held others up while it had room: hands off for a while.
+    /// Our caps held others up while it had room: limits are backed off for a while.
     Inversion,
 }
 
-/// One container's standing at one disk. Shares of the disk are in parts of 1.
+/// One container at one disk. Shares of the disk are in parts of 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ContainerDiskStatus {

@@ -17,7 +17,7 @@
 //!    little of the burst: a short one follows, and that one cuts.
 //! 5. *Grow*: if none is short, caps grow: halfway back to just below where harm was seen, then by little, beyond it by more. Ten minutes
 //!    after the last harm they go.
-//! 6. *Brake*: if a container is blocked on a disk that is not slow, while limits of ours bind, it waits for one that we hold back
+//! 6. *Priority inversion*: if a container is blocked on a disk that is not slow, while limits of ours bind, it waits for one that we hold back
 //!    (a journal, a lock): all limits go for ten minutes.
 //!
 //! No container is cut on a guess: a disk that hangs, a clock that stops or a container that vanishes leaves caps as they are or lets
@@ -33,7 +33,7 @@ mod base_latency;
 mod capacity;
 mod constants;
 mod rule;
-mod tell;
+mod report;
 
 pub use constants::LifelineConstants;
 pub(super) use rule::tick;
@@ -56,7 +56,7 @@ pub(super) struct DeviceModel {
     last_harm: Option<Micros>,
     /// For how many seconds limits of ours have held up a container that has none, and when that was last too long.
     blocked_seconds: f64,
-    last_brake: Option<Micros>,
+    last_inversion: Option<Micros>,
     /// What the disk does in no container's name, per second.
     unattributed: Flow,
     /// Another measurement may show a shortage that this one only hints at.
@@ -76,7 +76,7 @@ impl DeviceModel {
             slow_since: None,
             last_harm: None,
             blocked_seconds: 0.0,
-            last_brake: None,
+            last_inversion: None,
             unattributed: Flow::ZERO,
             wants_sample: false,
             alarm: false,
