@@ -1,7 +1,7 @@
 //! `elbowroom size`: limits that hold a container and the page cache it works with.
 
 use super::apply::{ApplyOptions, PlannedFix, apply};
-use super::{HostArgs, VERSION, container_called, fix};
+use super::{HostFactsArgs, VERSION, container_called, fix};
 use crate::checks::{CgroupFacts, HostFacts};
 use crate::strategies::size::{LimitAdvice, LimitSizing, estimate_need, limit_advice};
 use anyhow::Result;
@@ -29,7 +29,7 @@ pub struct SizeArgs {
     #[arg(long, requires = "apply")]
     yes: bool,
     #[command(flatten)]
-    host: HostArgs,
+    host: HostFactsArgs,
 }
 
 /// The answer as programs get it.
