@@ -8,7 +8,7 @@ use elbowroom_linux::bpf::TrackedHierarchy;
 use elbowroom_linux::cgroup::{CgroupController, CgroupVersion};
 use elbowroom_linux::containers::ContainerSelector;
 use elbowroom_linux::discover::ContainerSources;
-use elbowroom_profile::bpf::faults::FaultCounter;
+use elbowroom_profile::faults::fault_counter::FaultCounter;
 use elbowroom_profile::counter;
 use elbowroom_profile::counter::{CounterScope, PerfCounterEvent};
 use elbowroom_profile::faults::measure::FaultProfiler;
