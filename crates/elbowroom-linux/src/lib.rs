@@ -21,6 +21,7 @@ pub mod host_namespaces;
 pub mod lease;
 pub mod memory;
 pub mod mount;
+pub mod mountinfo;
 pub mod network;
 pub mod new_file;
 pub mod numa;

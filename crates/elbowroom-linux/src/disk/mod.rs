@@ -17,7 +17,7 @@ mod backing;
 mod node;
 mod properties;
 
-use crate::mount::mountinfo::MountTable;
+use crate::mountinfo::MountTable;
 use crate::root::{ReadError, Root};
 use elbowroom_types::glob;
 use elbowroom_types::id::DeviceNumber;

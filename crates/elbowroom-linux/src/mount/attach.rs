@@ -1,7 +1,7 @@
 //! Carrying a [`MountPlan`] out: every mount of it, or none.
 
 use super::mount_calls::{copy_mount, id_of, move_mount, open_target, open_tree};
-use super::mountinfo::{MountEntry, MountTable, is_deleted};
+use crate::mountinfo::{MountEntry, MountTable, is_deleted};
 use super::namespace::{FileId, NamespaceRoot, Unmounter, file_id};
 use super::plan::{BindMount, MountPlan, SkipReason, SkippedSurface, ViewDirectory, covered_filesystem};
 use super::{MountError, SOURCE, TRIGGER_FILES, uncovered};

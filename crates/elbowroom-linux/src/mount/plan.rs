@@ -1,6 +1,6 @@
 //! Which file of a view goes where in one container.
 
-use super::mountinfo::{CgroupLine, MountEntry, MountTable, is_deleted};
+use crate::mountinfo::{CgroupLine, MountEntry, MountTable, is_deleted};
 use super::namespace::{FileId, NamespaceRoot, file_id, open_dir, path_of};
 use super::{FSTYPE, MountError, PAGE_TARGET, SOURCE, TRIGGERS_DIR};
 use elbowroom_types::id::DeviceNumber;
@@ -329,7 +329,7 @@ impl fmt::Display for SkipReason {
 
 #[cfg(test)]
 mod tests {
-    use super::super::mountinfo::parse_cgroups;
+    use crate::mountinfo::parse_cgroups;
     use super::*;
 
     /// dockerd 20.10 on cgroup v1: the container's own cgroup is what is mounted.

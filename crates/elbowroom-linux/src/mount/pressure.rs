@@ -19,7 +19,7 @@
 use super::attach::refuse_shared_below;
 use super::detach::unmount_exactly;
 use super::mount_calls::{id_of, move_mount, open_target};
-use super::mountinfo::{MountEntry, MountTable};
+use crate::mountinfo::{MountEntry, MountTable};
 use super::namespace::{NamespaceRoot, Unmounter, file_id, open_dir};
 use super::{MountError, SOURCE};
 use elbowroom_types::id::DeviceNumber;

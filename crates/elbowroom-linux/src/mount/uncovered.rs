@@ -11,7 +11,7 @@
 
 use super::MountError;
 use super::mount_calls::{copy_mount, move_mount, open_target};
-use super::mountinfo::{MountEntry, MountTable};
+use crate::mountinfo::{MountEntry, MountTable};
 use super::namespace::NamespaceRoot;
 use super::plan::is_view;
 use rustix::fd::AsFd;
