@@ -3,7 +3,8 @@
 use super::apply::{ApplyOptions, PlannedFix, apply};
 use super::{HostFactsArgs, VERSION, container_called, fix};
 use crate::checks::{CgroupFacts, HostFacts};
-use crate::strategies::size::{LimitAdvice, LimitSizing, estimate_need, limit_advice};
+use crate::checks::sizing::{LimitSizing, estimate_need};
+use crate::strategies::size::{LimitAdvice, limit_advice};
 use anyhow::Result;
 use clap::Args;
 use elbowroom_client::control::LoadSources;
