@@ -1,17 +1,20 @@
 //! Disk bandwidth: a lifeline per container, caps that follow it, bursts that cannot starve a neighbour.
 
 mod aridac;
+mod constants;
 mod explain;
 mod flow;
+mod governed_disk;
 mod governor;
 mod groups;
 mod lifeline;
 mod member;
 mod meter;
+mod model;
 mod settings;
 
+pub use constants::LifelineConstants;
 pub use governor::DiskGovernor;
-pub use lifeline::LifelineConstants;
 pub use settings::{AridacSettings, DiskPolicy, DiskSettings, LifelineSettings};
 
 use elbowroom_types::alert::Alert;

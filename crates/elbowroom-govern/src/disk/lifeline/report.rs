@@ -1,10 +1,10 @@
 //! What is reported of a period: why a limit is what it is, what holds each container, alerts.
 
 use super::super::flow::{Flow, WBPS, WIOPS, per_second};
-use super::super::governor::GovernedDisk;
+use super::super::governed_disk::GovernedDisk;
 use super::super::groups::Groups;
 use super::super::{DiskOrder, DiskState, LimitedBy, explain};
-use super::rule::{Period, DemandBalance};
+use super::rule::{DemandBalance, Period};
 use crate::alert::conditions::Conditions;
 use elbowroom_types::alert::AlertKind;
 use elbowroom_types::unit::Micros;

@@ -1,13 +1,13 @@
 //! One period of one disk.
 
+use super::super::constants::LifelineConstants;
 use super::super::flow::{Flow, OPS};
-use super::super::governor::GovernedDisk;
+use super::super::governed_disk::GovernedDisk;
 use super::super::groups::Groups;
 use super::super::member::{DesiredLimit, DiskMember};
+use super::super::model::{Capacity, DeviceModel};
 use super::super::{DiskOrder, DiskState, LifelineSettings, explain};
-use super::capacity::Capacity;
-use super::constants::LifelineConstants;
-use super::{DeviceModel, report};
+use super::report;
 use crate::alert::conditions::Conditions;
 use elbowroom_types::claim::{Claim, ServiceClass};
 use elbowroom_types::io::IoMax;
