@@ -149,7 +149,7 @@ fn annotation_labels(
 mod tests {
     use super::*;
     use elbowroom_types::claim::WEIGHT_RANGE;
-    use elbowroom_types::label::{ContainerLabels, LabelPolicy as LabelHeed};
+    use elbowroom_types::label::{ContainerLabels, LabelPolicy};
     use elbowroom_types::unit::Bytes;
     use proptest::prelude::*;
     use serde_json::json;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     fn labels(map: &BTreeMap<String, String>) -> ContainerLabels {
-        ContainerLabels::parse(map.iter().map(|(key, value)| (key.as_str(), value.as_str())), LabelHeed::All)
+        ContainerLabels::parse(map.iter().map(|(key, value)| (key.as_str(), value.as_str())), LabelPolicy::All)
     }
 
     fn check(qos: &str, requests: serde_json::Value, expect: (u32, u8, Option<Bytes>)) {
