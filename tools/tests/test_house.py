@@ -29,8 +29,6 @@ class House(unittest.TestCase):
             path = crate / "src" / (name.replace("__", "/") + ".rs")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        root, house.ROOT = house.ROOT, crate.parent.parent
-        self.addCleanup(setattr, house, "ROOT", root)
         return [house.File(crate, path) for path in sorted(crate.rglob("*.rs"))]
 
     def circles(self, **texts):
