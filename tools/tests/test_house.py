@@ -46,6 +46,12 @@ class House(unittest.TestCase):
         self.assertEqual(self.circles(low__mod="pub mod part;\n", low__part=part, high=high), ["high, low"])
         self.assertEqual(self.circles(low__mod="pub mod part;\n", low__part="pub struct Part;\n", high=high), [])
 
+    def test_what_a_folder_hands_on_is_imported_from_it(self):
+        low = "mod part;\npub use part::Part;\n"
+        high = "pub struct High;\nfn high() -> crate::low::Part { loop {} }\n"
+        part = "pub struct Part(crate::high::High);\n"
+        self.assertEqual(self.circles(low__mod=low, low__part=part, high=high), ["high, low"])
+
     def test_a_circle_deeper_down_is_found(self):
         texts = {"low__mod": "mod inner;\nmod state;\n", "low__state": "pub struct State(super::inner::Rule);\n", "high__mod": ""}
         rule = "use super::super::state::State;\npub struct Rule(Box<State>);\n"

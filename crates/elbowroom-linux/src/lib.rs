@@ -8,6 +8,7 @@
 //! What stays true: every limit is a lease ([`lease`]); what vanishes in the middle is a value, not an error; the host's files are
 //! opened below a [`root::Root`], but for what is only of the running kernel: `/dev/kmsg`, and processes by number.
 
+pub mod activity;
 pub mod bounded;
 #[cfg(feature = "bpf")]
 pub mod bpf;

@@ -14,6 +14,7 @@ pub mod pages;
 pub mod perf;
 pub mod processes;
 pub mod report;
+mod selection;
 pub mod stack;
 pub mod startup;
 pub mod stored;

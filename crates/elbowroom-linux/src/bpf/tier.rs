@@ -2,7 +2,7 @@
 
 use super::{ActiveSet, BpfError, TrackedHierarchy};
 use crate::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
-use crate::sensor::{ActivitySource, ActivityTracker};
+use crate::activity::{ActivitySource, ActivityTracker};
 use elbowroom_types::unit::Micros;
 
 /// The BPF tier, or the files where this kernel refuses it, which is said in the log once.
