@@ -9,8 +9,12 @@ use std::collections::BTreeSet;
 
 fuzz_target!(|data: &[u8]| {
     let whole = String::from_utf8_lossy(data);
-    let _ =
-        (host_text::selected_word(&whole), host_text::meminfo(&whole), host_text::keyed(&whole), host_text::diskstats(&whole));
+    let _ = (
+        host_text::selected_word(&whole),
+        host_text::meminfo(&whole),
+        host_text::keyed(&whole),
+        host_text::diskstats(&whole),
+    );
     let mounts = host_text::mounts(&whole);
     let disks: BTreeSet<_> = mounts.iter().map(|mount| mount.number).collect();
     assert!(disks.len() == mounts.len() && disks.iter().all(|disk| disk.major != 0));

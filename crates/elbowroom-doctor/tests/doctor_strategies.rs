@@ -1,13 +1,13 @@
 //! Strategies on hosts made for them: what they plan, what they leave alone, and what they refuse.
 
 use crate::doctor_host::Sim;
+use elbowroom_doctor::checks::sizing::{LimitSizing, estimate_need};
 use elbowroom_doctor::checks::{CgroupFacts, ControllerVersion, HostFacts};
 use elbowroom_doctor::strategies::housekeeping::{
     HousekeepingJob, JobKind, JobLocation, PARENT_CGROUP, RootProcess,
 };
 use elbowroom_doctor::strategies::pretouch::PretouchBound;
 use elbowroom_doctor::strategies::protect::{ProtectError, protect};
-use elbowroom_doctor::checks::sizing::{LimitSizing, estimate_need};
 use elbowroom_doctor::strategies::size::{LimitAdvice, limit_advice};
 use elbowroom_doctor::strategies::{housekeeping, pretouch};
 use elbowroom_types::finding::FindingFix;

@@ -173,7 +173,10 @@ mod tests {
     }
 
     fn labels(map: &BTreeMap<String, String>) -> ContainerLabels {
-        ContainerLabels::parse(map.iter().map(|(key, value)| (key.as_str(), value.as_str())), LabelPolicy::All)
+        ContainerLabels::parse(
+            map.iter().map(|(key, value)| (key.as_str(), value.as_str())),
+            LabelPolicy::All,
+        )
     }
 
     fn check(qos: &str, requests: serde_json::Value, expect: (u32, u8, Option<Bytes>)) {

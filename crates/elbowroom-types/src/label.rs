@@ -489,9 +489,9 @@ mod tests {
             )
         };
         let all = [&harmless[..], &taking, &[("probe", "file:/probe")]].concat();
-        let accepted = read(&all, LabelPolicy::default());
-        assert_eq!((accepted.ignored.len(), accepted.claim(), accepted.governors), (5, Claim::default(), None));
-        let unclaimed = ContainerLabels { ignored: Vec::new(), ..accepted };
+        let harmless = read(&all, LabelPolicy::default());
+        assert_eq!((harmless.ignored.len(), harmless.claim(), harmless.governors), (5, Claim::default(), None));
+        let unclaimed = ContainerLabels { ignored: Vec::new(), ..harmless };
         assert_eq!(unclaimed.to_string(), "views on; env on; probe; java openmp libc; seccomp on");
         assert!(read(&all, LabelPolicy::None).is_empty());
         assert!(read(&all, LabelPolicy::All).ignored.is_empty());

@@ -61,7 +61,9 @@ impl ConnectionTable {
 impl OpenConnections {
     fn next_to_close(&self) -> Option<u64> {
         let mut strangers: BTreeMap<HttpPeer, Vec<(Instant, u64)>> = BTreeMap::new();
-        for (number, connection) in self.by_number.iter().filter(|(_, connection)| !connection.has_shown_token) {
+        for (number, connection) in
+            self.by_number.iter().filter(|(_, connection)| !connection.has_shown_token)
+        {
             strangers.entry(connection.peer).or_default().push((connection.asked, *number));
         }
         let most = strangers.into_values().max_by_key(Vec::len)?;
@@ -126,9 +128,11 @@ mod tests {
     #[test]
     fn a_connection_that_showed_the_token_is_not_closed() {
         let table = Arc::new(ConnectionTable::default());
-        let known: Vec<Arc<ConnectionEntry>> = (0..3).map(|_| table.admit(HttpPeer::Tcp, 4).unwrap()).collect();
+        let known: Vec<Arc<ConnectionEntry>> =
+            (0..3).map(|_| table.admit(HttpPeer::Tcp, 4).unwrap()).collect();
         known.iter().for_each(|entry| entry.mark_authenticated());
-        let strangers: Vec<Arc<ConnectionEntry>> = (0..9).map(|_| table.admit(HttpPeer::Tcp, 4).unwrap()).collect();
+        let strangers: Vec<Arc<ConnectionEntry>> =
+            (0..9).map(|_| table.admit(HttpPeer::Tcp, 4).unwrap()).collect();
         assert!(known.iter().chain(strangers.last()).all(|entry| !is_closed(entry)));
         strangers.last().unwrap().mark_authenticated();
         assert!(table.admit(HttpPeer::Tcp, 4).is_none());

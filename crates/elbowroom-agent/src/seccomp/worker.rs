@@ -31,7 +31,8 @@ pub fn main() -> Result<()> {
     // A supervisor that was a worker may have a thread that does not end with it and keeps its socket open: this is heard all the same.
     let died = SignalFd::block(&[Signal::USR1]).context("blocking a signal")?;
     rustix::process::set_parent_process_death_signal(Some(Signal::USR1))?;
-    let mut kept = wire::receive_handover(supervisor_socket.as_fd()).context("taking over from the supervisor")?;
+    let mut kept =
+        wire::receive_handover(supervisor_socket.as_fd()).context("taking over from the supervisor")?;
     let (stop, go_on) = pipe_with(PipeFlags::CLOEXEC)?;
     let common = WorkerContext { record: kept.record.clone(), nr_cpus: nr_cpus()?, stop: Arc::new(stop) };
     let mut servings: BTreeMap<usize, ListenerThread> = BTreeMap::new();

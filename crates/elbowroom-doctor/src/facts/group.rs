@@ -113,7 +113,8 @@ pub(super) fn counters(
         return counters;
     }
     if let Some((version, dir)) = layout.dir(CgroupController::Cpu, &path) {
-        counters.cpu = warnings.ok_or_warn(dir.parse("cpu.stat", host_text::keyed)).flatten().unwrap_or_default();
+        counters.cpu =
+            warnings.ok_or_warn(dir.parse("cpu.stat", host_text::keyed)).flatten().unwrap_or_default();
         if let (CgroupVersion::V1, Some(nanos)) = (version, counters.cpu.remove("throttled_time")) {
             counters.cpu.insert("throttled_usec".into(), nanos / 1_000);
         }
@@ -154,8 +155,10 @@ fn memory(
         CgroupVersion::V2 => {
             counters.usage =
                 warnings.ok_or_warn(dir.number("memory.current")).flatten().map(elbowroom_types::unit::Bytes);
-            counters.events =
-                warnings.ok_or_warn(dir.parse("memory.events", host_text::keyed)).flatten().unwrap_or_default();
+            counters.events = warnings
+                .ok_or_warn(dir.parse("memory.events", host_text::keyed))
+                .flatten()
+                .unwrap_or_default();
             if let Some(stat) = counters.memory.as_mut() {
                 stat.swap.0 = warnings.ok_or_warn(dir.number("memory.swap.current")).flatten().unwrap_or(0);
             }
@@ -223,7 +226,8 @@ pub(super) fn settings(
     }
     let unified = layout.unified_dir(&path);
     if let Some(dir) = unified.filter(|_| group.parent.is_none()) {
-        let stat = warnings.ok_or_warn(dir.parse("cgroup.stat", host_text::keyed)).flatten().unwrap_or_default();
+        let stat =
+            warnings.ok_or_warn(dir.parse("cgroup.stat", host_text::keyed)).flatten().unwrap_or_default();
         let dying = stat.into_iter().filter(|(key, _)| key == "nr_dying_descendants");
         group.files.extend(dying.map(|(key, n)| (format!("cgroup.stat {key}"), n.to_string())));
     }
@@ -234,8 +238,10 @@ pub(super) fn settings(
         read_setting(&dir, &[], "cgroup.pressure", group, warnings);
     }
     if let Some((CgroupVersion::V1, dir)) = layout.dir(CgroupController::Memory, &path) {
-        let control =
-            warnings.ok_or_warn(dir.parse("memory.oom_control", host_text::keyed)).flatten().unwrap_or_default();
+        let control = warnings
+            .ok_or_warn(dir.parse("memory.oom_control", host_text::keyed))
+            .flatten()
+            .unwrap_or_default();
         group.files.extend(control.into_iter().map(|(key, n)| (key, n.to_string())));
     }
     if let Some((version, dir)) = layout.dir(CgroupController::Io, &path) {

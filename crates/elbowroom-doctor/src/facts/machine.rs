@@ -150,8 +150,9 @@ fn nodes(root: &Root, host: &MachineFacts) -> Vec<NumaNodeFacts> {
     numbers
         .into_iter()
         .filter_map(|number| {
-            let all = parse(root, &format!("/sys/devices/system/node/node{number}/meminfo"), host_text::meminfo)
-                .ok()??;
+            let all =
+                parse(root, &format!("/sys/devices/system/node/node{number}/meminfo"), host_text::meminfo)
+                    .ok()??;
             let of = |key: &str| all.get(key).copied().unwrap_or_default();
             let available = of("MemFree").saturating_add(of("Inactive(file)"));
             Some(NumaNodeFacts { number, total: of("MemTotal"), available })

@@ -2,8 +2,8 @@
 
 use super::apply::{ApplyOptions, PlannedFix, apply};
 use super::{HostFactsArgs, VERSION, container_called, fix};
-use crate::checks::{CgroupFacts, HostFacts};
 use crate::checks::sizing::{LimitSizing, estimate_need};
+use crate::checks::{CgroupFacts, HostFacts};
 use crate::strategies::size::{LimitAdvice, limit_advice};
 use anyhow::Result;
 use clap::Args;

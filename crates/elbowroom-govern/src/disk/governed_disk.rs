@@ -82,7 +82,12 @@ impl GovernedDisk {
     }
 
     /// What is said under every policy: which containers' limits are not ours to set.
-    pub(super) fn raise_limit_alerts(&self, groups: &Groups, alerts: &mut Conditions, orders: &mut Vec<DiskOrder>) {
+    pub(super) fn raise_limit_alerts(
+        &self,
+        groups: &Groups,
+        alerts: &mut Conditions,
+        orders: &mut Vec<DiskOrder>,
+    ) {
         let number = self.disk.number;
         for member in &self.members {
             let mut set_alert = |kind, there, text: &dyn Fn() -> String| {

@@ -5,9 +5,7 @@ use super::governed_disk::GovernedDisk;
 use super::groups::Groups;
 use super::member::DiskMember;
 use super::meter::{MAX_PERIOD, MeterReading};
-use super::{
-    ContainerDiskStatus, DiskOrder, DiskPolicy, DiskSettings, DiskView, aridac, lifeline,
-};
+use super::{ContainerDiskStatus, DiskOrder, DiskPolicy, DiskSettings, DiskView, aridac, lifeline};
 use crate::alert::conditions::Conditions;
 use elbowroom_types::alert::Alert;
 use elbowroom_types::claim::Claim;

@@ -69,7 +69,11 @@ pub(super) fn request_unreachable_limit(
             written => written,
         }
     });
-    if is_down && outcome == TransientLimitOutcome::Partial { TransientLimitOutcome::Complete } else { outcome }
+    if is_down && outcome == TransientLimitOutcome::Partial {
+        TransientLimitOutcome::Complete
+    } else {
+        outcome
+    }
 }
 
 fn with_lease(

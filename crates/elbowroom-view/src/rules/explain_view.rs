@@ -24,7 +24,8 @@ impl ViewTable {
             fair: entitlement.fair.millicpu(),
             quota: entitlement.quota,
             quota_of: entitlement.quota.value().and_then(|_| {
-                let sets_it = |group: &&CgroupProperties| cpu::quota(group.limits.cpu_max) == entitlement.quota;
+                let sets_it =
+                    |group: &&CgroupProperties| cpu::quota(group.limits.cpu_max) == entitlement.quota;
                 self.ancestors(&slot.group).find(sets_it).map(path)
             }),
             cpuset: entitlement.cpus,

@@ -40,12 +40,9 @@ impl LimitReasons {
             (Some(why), ..) => why.clone(),
             (None, Some(weight), ..) => explain::weighted(&self.disk, weight),
             (None, None, None, _) => explain::UNCONTENDED.to_owned(),
-            (None, None, Some(cap), Some((name, gets, needs))) => explain::cut(
-                &self.disk,
-                self.ratio,
-                (name, *gets, *needs),
-                [balance.flow, balance.need, cap],
-            ),
+            (None, None, Some(cap), Some((name, gets, needs))) => {
+                explain::cut(&self.disk, self.ratio, (name, *gets, *needs), [balance.flow, balance.need, cap])
+            }
             (None, None, Some(cap), None) => explain::grow(&self.disk, cap),
         }
     }

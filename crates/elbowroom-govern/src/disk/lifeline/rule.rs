@@ -283,7 +283,12 @@ fn grow(member: &mut DiskMember, balance: &DemandBalance, period: &Period) {
 }
 
 /// Whether limits hold up a container that has none, and so stay away.
-fn detect_inversion(device: &mut GovernedDisk, groups: &Groups, balances: &[DemandBalance], period: &Period) -> bool {
+fn detect_inversion(
+    device: &mut GovernedDisk,
+    groups: &Groups,
+    balances: &[DemandBalance],
+    period: &Period,
+) -> bool {
     let GovernedDisk { members, model, .. } = device;
     let binds = members.iter().any(|member| member.is_at_limit(member.agent_max));
     let mut both = members.iter().zip(balances);

@@ -39,7 +39,13 @@ impl Capacity {
     }
 
     /// Takes in a period: a disk that was not slow can do what it did, one that was at its end no more.
-    pub(in super::super) fn learn(&mut self, load: &DiskLoad, slow: bool, saturated: bool, k: &LifelineConstants) {
+    pub(in super::super) fn learn(
+        &mut self,
+        load: &DiskLoad,
+        slow: bool,
+        saturated: bool,
+        k: &LifelineConstants,
+    ) {
         let done = load.flow.weighted_bytes(self.operation);
         if load.flow.operations() * load.seconds < 2.0 || !done.is_finite() {
             return;
