@@ -489,9 +489,12 @@ mod tests {
             )
         };
         let all = [&harmless[..], &taking, &[("probe", "file:/probe")]].concat();
-        let harmless = read(&all, LabelPolicy::default());
-        assert_eq!((harmless.ignored.len(), harmless.claim(), harmless.governors), (5, Claim::default(), None));
-        let unclaimed = ContainerLabels { ignored: Vec::new(), ..harmless };
+        let by_default = read(&all, LabelPolicy::default());
+        assert_eq!(
+            (by_default.ignored.len(), by_default.claim(), by_default.governors),
+            (5, Claim::default(), None)
+        );
+        let unclaimed = ContainerLabels { ignored: Vec::new(), ..by_default };
         assert_eq!(unclaimed.to_string(), "views on; env on; probe; java openmp libc; seccomp on");
         assert!(read(&all, LabelPolicy::None).is_empty());
         assert!(read(&all, LabelPolicy::All).ignored.is_empty());
