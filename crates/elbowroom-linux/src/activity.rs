@@ -1,15 +1,15 @@
-//! Who says which groups ran: their files, or somebody who follows the scheduler.
+//! What says which groups ran: their files, or a source that follows the scheduler.
 
 use elbowroom_types::unit::Micros;
 use std::fmt::Debug;
 
-/// Who says which groups ran.
+/// The source that says which groups ran.
 #[derive(Debug, Default)]
 pub enum ActivitySource {
     /// Their files, read in a period that adapts to each.
     #[default]
     Files,
-    /// Somebody who sees every context switch.
+    /// A source that sees every context switch.
     Tracked(Box<dyn ActivityTracker>),
 }
 
