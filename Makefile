@@ -92,6 +92,7 @@ check: ## format, lints, unit and property tests; needs no root
 	cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target --locked --quiet -- -D warnings
 	tools/run-tests --locked
 	$(MAKE) --no-print-directory --quiet -C shim
+	$(PYTHON) -m unittest discover --quiet --start-directory tools/tests
 	$(PYTHON) -m unittest discover --quiet --start-directory python/tests
 	$(PYTHON) -m unittest discover --quiet --start-directory lab/tests --top-level-directory .
 

@@ -2,7 +2,7 @@
 //! reports is on its way, and a table that is read within bounds is the whole one.
 #![no_main]
 
-use elbowroom_linux::mount::mountinfo::{MountTable, MountTableBounds, parse_cgroups};
+use elbowroom_linux::mountinfo::{MountTable, MountTableBounds, parse_cgroups};
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 

@@ -39,11 +39,11 @@ class Keeper:
             words = [*prefix, str(binary), "--run-dir", str(run_dir), "keeper"]
             self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=file, start_new_session=True)
         self.seen = {self.process.pid: Process(self.process.pid)}
-        eventually(lambda: self.socket.exists() and self.answerer())
+        eventually(lambda: self.socket.exists() and self.worker())
 
     def pids(self):
-        """Holder and answerer, whoever they are now."""
-        words = b"keeper-answerer\0"
+        """Supervisor and worker, whoever they are now."""
+        words = b"keeper-worker\0"
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
             with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
                 environment = file.read()
@@ -55,12 +55,12 @@ class Keeper:
         """By its log, which is its standard error."""
         return os.readlink(f"/proc/{pid}/fd/2") == str(self.log)
 
-    def answerer(self):
+    def worker(self):
         """The process that answers: the youngest."""
-        pids = [pid for pid in self.pids() if name_of(pid) == "elbowroom-answe"]
+        pids = [pid for pid in self.pids() if name_of(pid) == "elbowroom-worke"]
         return max(pids, default=None, key=lambda pid: Process(pid).started)
 
-    def holder(self):
+    def supervisor(self):
         return next((pid for pid in self.pids() if name_of(pid) == "elbowroom-keepe"), None)
 
     def kill_both(self):
@@ -74,8 +74,8 @@ class Keeper:
 
     def close(self):
         for _ in range(2):
-            if holder := self.holder():
-                os.kill(holder, signal.SIGTERM)
+            if supervisor := self.supervisor():
+                os.kill(supervisor, signal.SIGTERM)
                 # Two at one moment are one.
                 eventually(lambda: not self.socket.exists())
         self.process.wait(10 * PATIENCE)
@@ -213,7 +213,7 @@ def test_dockers_own_policy_stays_and_its_label_counts(agent, keeper, docker, as
         assert refused["code"] != 0 and "Operation not permitted" in refused["err"]
 
 
-@pytest.mark.parametrize("victim", ["answerer", "holder"])
+@pytest.mark.parametrize("victim", ["worker", "supervisor"])
 def test_whichever_process_is_killed_under_load_no_call_fails(new_agent, keeper, contain, storm, victim):
     agent = new_agent(containers=PLAIN).start()
     containers = [contain(n) for n in range(2)]
@@ -223,7 +223,7 @@ def test_whichever_process_is_killed_under_load_no_call_fails(new_agent, keeper,
     for _ in range(10):
         pid = eventually(getattr(keeper, victim))
         Process(pid).kill()
-        eventually(lambda: keeper.holder() and keeper.answerer() and keeper.answerer() != pid)
+        eventually(lambda: keeper.supervisor() and keeper.worker() and keeper.worker() != pid)
     for container, number in zip(containers, running):
         calls, failed, longest, least, most = map(int, container._ask("finish", number).split())
         assert failed == 0 and calls > 100, (calls, failed)
@@ -233,7 +233,7 @@ def test_whichever_process_is_killed_under_load_no_call_fails(new_agent, keeper,
     assert contain(2).program(in_tools(storm), "1")()[3] == 1
 
 
-def test_a_holder_killed_before_it_knows_a_containers_page_loses_nobody(run_dir, keeper):
+def test_a_supervisor_killed_before_it_knows_a_containers_page_loses_nobody(run_dir, keeper):
     with socket.socket(socket.AF_UNIX) as slow:
         # An agent that takes its time.
         slow.bind(str(run_dir / "agent.sock"))
@@ -242,7 +242,7 @@ def test_a_holder_killed_before_it_knows_a_containers_page_loses_nobody(run_dir,
         try:
             with Listened(keeper.socket) as listened:
                 question, _ = slow.accept()
-                Process(keeper.holder()).kill()
+                Process(keeper.supervisor()).kill()
                 # The call has waited all the time.
                 assert listened.answer() == 0
                 question.close()
@@ -289,10 +289,10 @@ def test_under_a_service_manager_not_even_the_death_of_both_fails_a_call(
         assert failed == 0 and calls > 100 / PATIENCE and least == 1, (calls, failed, least)
         container.close()
         # A manager that is late still has the listener of the one that is gone, whose place the next one gets: nobody mistakes them.
-        answerer = keeper.answerer()
+        worker = keeper.worker()
         following = contain(1)
         agent.attached(following)
-        assert following.program(in_tools(asks))()[OWN] == 1 and keeper.answerer() == answerer
+        assert following.program(in_tools(asks))()[OWN] == 1 and keeper.worker() == worker
         following.close()
         # Nothing is kept of a container that is gone.
         eventually(lambda: manager.listen() is not None and set(manager.store) == {"record"})
@@ -335,10 +335,10 @@ def test_one_that_hangs_is_replaced(new_agent, keeper, contain, asks):
     agent.attached(container)
     ask = container.program(in_tools(asks))
     assert ask()[OWN] == 1
-    hung = keeper.answerer()
+    hung = keeper.worker()
     os.kill(hung, signal.SIGSTOP)
     assert ask()[OWN] >= 1
-    assert not Process(hung).alive() and keeper.answerer() != hung
+    assert not Process(hung).alive() and keeper.worker() != hung
     assert ask()[OWN] == 1
 
 
@@ -348,7 +348,7 @@ def test_who_asks_with_memory_that_is_never_there_keeps_nobody_else_waiting(new_
     bad, good = contain(0, files=[slow.path]), contain(1)
     for container in (bad, good):
         agent.attached(container)
-    ask, before = good.program(in_tools(asks)), keeper.answerer()
+    ask, before = good.program(in_tools(asks)), keeper.worker()
     assert ask()[OWN] == 1
     bad._ask("spawn", [in_tools(stuck), "/slow"])
     assert slow.asked.wait(10 * PATIENCE)
@@ -360,19 +360,19 @@ def test_who_asks_with_memory_that_is_never_there_keeps_nobody_else_waiting(new_
     began = time.monotonic()
     assert bad.program(in_tools(asks))()[OWN] == CPUS
     assert time.monotonic() - began < 4 * PATIENCE
-    assert keeper.answerer() == before
+    assert keeper.worker() == before
 
     # One that a signal does not end is followed by another all the same.
     os.kill(before, signal.SIGKILL)
     assert ask()[OWN] == 1
-    assert keeper.answerer() != before
-    # Nor does it keep the death of the holder that it became from being noticed.
+    assert keeper.worker() != before
+    # Nor does it keep the death of the supervisor that it became from being noticed.
     for _ in range(2):
-        before = keeper.answerer()
+        before = keeper.worker()
         bad._ask("spawn", [in_tools(stuck), "/slow"])
         eventually(lambda: is_writing(before))
-        os.kill(keeper.holder(), signal.SIGKILL)
-        eventually(lambda: keeper.holder() == before and keeper.answerer() not in (None, before))
+        os.kill(keeper.supervisor(), signal.SIGKILL)
+        eventually(lambda: keeper.supervisor() == before and keeper.worker() not in (None, before))
         assert ask()[OWN] == 1
     slow.release()
     eventually(lambda: bad.program(in_tools(asks))()[OWN] == 1)
@@ -388,14 +388,14 @@ def test_a_run_directory_that_is_removed_is_made_anew(run_dir, keeper):
         with socket.socket(socket.AF_UNIX) as runtime:
             return runtime.connect_ex(str(keeper.socket)) == 0
 
-    before = keeper.answerer()
+    before = keeper.worker()
     shutil.rmtree(run_dir)  # as systemd does when the agent's service is stopped
     eventually(answers)
     assert keeper.socket.stat().st_mode & 0o777 == 0o600
     # Whoever takes over has the new socket.
-    eventually(lambda: keeper.answerer() not in (None, before))
-    Process(keeper.holder()).kill()
-    eventually(lambda: keeper.holder() and answers())
+    eventually(lambda: keeper.worker() not in (None, before))
+    Process(keeper.supervisor()).kill()
+    eventually(lambda: keeper.supervisor() and answers())
 
 
 def test_told_to_stop_it_waits_for_those_who_need_it(new_agent, keeper, contain, asks):
@@ -403,7 +403,7 @@ def test_told_to_stop_it_waits_for_those_who_need_it(new_agent, keeper, contain,
     container = contain()
     agent.attached(container)
     ask = container.program(in_tools(asks))
-    os.kill(keeper.holder(), signal.SIGTERM)
+    os.kill(keeper.supervisor(), signal.SIGTERM)
     eventually(lambda: not keeper.socket.exists())
     assert ask()[OWN] == 1 and keeper.process.poll() is None
     container.close()

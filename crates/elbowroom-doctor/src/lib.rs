@@ -10,5 +10,6 @@
 pub mod checks;
 pub mod facts;
 pub mod fixes;
+pub mod host_text;
 pub mod strategies;
 pub mod verb;

@@ -1,13 +1,14 @@
 //! Strategies on hosts made for them: what they plan, what they leave alone, and what they refuse.
 
 use crate::doctor_host::Sim;
+use elbowroom_doctor::checks::sizing::{LimitSizing, estimate_need};
 use elbowroom_doctor::checks::{CgroupFacts, ControllerVersion, HostFacts};
 use elbowroom_doctor::strategies::housekeeping::{
     HousekeepingJob, JobKind, JobLocation, PARENT_CGROUP, RootProcess,
 };
 use elbowroom_doctor::strategies::pretouch::PretouchBound;
 use elbowroom_doctor::strategies::protect::{ProtectError, protect};
-use elbowroom_doctor::strategies::size::{LimitAdvice, estimate_need, limit_advice};
+use elbowroom_doctor::strategies::size::{LimitAdvice, limit_advice};
 use elbowroom_doctor::strategies::{housekeeping, pretouch};
 use elbowroom_types::finding::FindingFix;
 use elbowroom_types::unit::Bytes;
@@ -93,7 +94,7 @@ fn where_only_memory_high_is_too_small_that_alone_is_raised() {
     }
 }
 
-fn sized(host: &Sim) -> elbowroom_doctor::strategies::size::LimitSizing {
+fn sized(host: &Sim) -> LimitSizing {
     estimate_need(&host.facts, web(host))
 }
 

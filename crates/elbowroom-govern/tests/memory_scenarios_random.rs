@@ -310,7 +310,7 @@ fn the_same_events_give_the_same_orders() {
 /// Lies change colours, and nothing that a property is about: some scenario has each.
 #[test]
 fn all_kinds_of_lies_are_told() {
-    let voices: Vec<ProbeBehaviour> = (0..500)
+    let behaviours: Vec<ProbeBehaviour> = (0..500)
         .flat_map(|seed| MemoryScenario::random(seed).tenants.into_iter().map(|tenant| tenant.probe))
         .collect();
     for wanted in [
@@ -319,6 +319,6 @@ fn all_kinds_of_lies_are_told() {
         ProbeBehaviour::Fixed(Colour::Green),
         ProbeBehaviour::Scaled(3.0),
     ] {
-        assert!(voices.contains(&wanted), "{wanted:?}");
+        assert!(behaviours.contains(&wanted), "{wanted:?}");
     }
 }

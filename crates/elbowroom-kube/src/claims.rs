@@ -56,10 +56,10 @@ pub(crate) type Annotations = BTreeMap<String, String>;
 pub(crate) fn pod_labels(
     pod: &Pod,
     namespace: Option<&Annotations>,
-    heed: ClaimPolicy,
+    policy: ClaimPolicy,
 ) -> BTreeMap<String, PodLabels> {
     let (Some(spec), Some(status)) = (&pod.spec, &pod.status) else { return BTreeMap::new() };
-    if heed == ClaimPolicy::None {
+    if policy == ClaimPolicy::None {
         return BTreeMap::new();
     }
     let containers: BTreeMap<&str, &Container> = spec
@@ -78,7 +78,7 @@ pub(crate) fn pod_labels(
         // What the kubelet has made true goes before what the pod asks for: a resize may be on its way, or refused.
         let actual = status.resources.as_ref().and_then(|resources| resources.requests.as_ref());
         let requests = actual.or_else(|| container?.resources.as_ref().and_then(requests));
-        let promised = match heed {
+        let promised = match policy {
             ClaimPolicy::All => request_labels(requests, tier),
             ClaimPolicy::Annotations | ClaimPolicy::None => BTreeMap::new(),
         };
@@ -149,7 +149,7 @@ fn annotation_labels(
 mod tests {
     use super::*;
     use elbowroom_types::claim::WEIGHT_RANGE;
-    use elbowroom_types::label::{ContainerLabels, LabelPolicy as LabelHeed};
+    use elbowroom_types::label::{ContainerLabels, LabelPolicy};
     use elbowroom_types::unit::Bytes;
     use proptest::prelude::*;
     use serde_json::json;
@@ -173,7 +173,10 @@ mod tests {
     }
 
     fn labels(map: &BTreeMap<String, String>) -> ContainerLabels {
-        ContainerLabels::parse(map.iter().map(|(key, value)| (key.as_str(), value.as_str())), LabelHeed::All)
+        ContainerLabels::parse(
+            map.iter().map(|(key, value)| (key.as_str(), value.as_str())),
+            LabelPolicy::All,
+        )
     }
 
     fn check(qos: &str, requests: serde_json::Value, expect: (u32, u8, Option<Bytes>)) {

@@ -1,9 +1,9 @@
 //! What Kubernetes hears of a node's Elbowroom, and what Elbowroom hears of the node's pods.
 //!
 //! ```text
-//!  agent, api.sock ──► Snapshot ─┬─► concern::Latch ─► node conditions, taints
-//!                                └─► notice::Notices ─► Events
-//!  API server, watch ──► Pod ────► claims::wanted ────► agent, agent.sock: labels
+//!  agent, api.sock ──► Snapshot ─┬─► node_condition::Latch ─► node conditions, taints
+//!                                └─► kube_events::EventDeduplicator ─► Events
+//!  API server, watch ──► Pod ────► claims::pod_labels ────► agent, agent.sock: labels
 //! ```
 //!
 //! Everything is told again as long as it is not so: a process that is killed and started anew, here or there, changes nothing.

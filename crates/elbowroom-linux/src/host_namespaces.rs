@@ -5,7 +5,7 @@
 //! mounted into the container, and no mount needs to propagate.
 
 use crate::bounded;
-use crate::mount::mountinfo::{MountEntry, MountTable, MountTableBounds};
+use crate::mountinfo::{MountEntry, MountTable, MountTableBounds};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;

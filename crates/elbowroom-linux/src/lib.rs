@@ -1,13 +1,14 @@
 //! The kernel's edge: cgroups, `/proc`, mounts, notifications, leases, reclaim.
 //!
 //! [`sensor::Sensor`] turns kernel files and notifications into `elbowroom_types::sample` events. What it stands on is
-//! public for the other rooms: a [`root::Root`] every file is opened below, the [`cgroup`] layout and readers, the
+//! public for the other rooms: a [`root::Root`] that the host's files are opened below, the [`cgroup`] layout and readers, the
 //! [`proc`] parsers, [`discover`] for containers, [`disk`] for what lies on what and [`timer`] for the tick. [`mount`] gets
 //! views into containers. [`fixture`] makes hosts out of text.
 //!
-//! What stays true: every limit is a lease ([`lease`]); what vanishes in the middle is a value, not an error; every file is opened
-//! below a [`root::Root`].
+//! What stays true: every limit is a lease ([`lease`]); what vanishes in the middle is a value, not an error; the host's files are
+//! opened below a [`root::Root`], but for what is only of the running kernel: `/dev/kmsg`, and processes by number.
 
+pub mod activity;
 pub mod bounded;
 #[cfg(feature = "bpf")]
 pub mod bpf;
@@ -21,6 +22,7 @@ pub mod host_namespaces;
 pub mod lease;
 pub mod memory;
 pub mod mount;
+pub mod mountinfo;
 pub mod network;
 pub mod new_file;
 pub mod numa;

@@ -4,7 +4,7 @@
 //! symbolic links resolve as if it were `/`, so that neither a link nor a `..` leads out of it.
 
 use crate::bounded;
-use crate::mount::mountinfo::MountTableError;
+use crate::mountinfo::MountTableError;
 use crate::parse::Malformed;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;

@@ -1,7 +1,8 @@
 //! The sensor on captured hosts: what each kind of layout looks like from the outside, and how it takes what is broken.
 
+use elbowroom_linux::activity::{ActivitySource, ActivityTracker};
 use elbowroom_linux::fixture::Fixture;
-use elbowroom_linux::sensor::{ActivitySource, ActivityTracker, MAX_GROUPS_PER_TENANT};
+use elbowroom_linux::sensor::MAX_GROUPS_PER_TENANT;
 use elbowroom_linux::{Sensor, SensorConfig};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::{CgroupProperties, CpuMax, HostEvent, NodeProperties, ReclaimCounters};

@@ -25,7 +25,7 @@ enum class {
 
 #define VM_SHARED 0x00000008 /* include/linux/mm.h */
 
-/* `Counts` in src/bpf/faults.rs. */
+/* `COUNTS_WORDS` in src/faults/fault_counter.rs. */
 struct counts {
 	u64 cgroup;		/* 0 where this CPU has counted nothing */
 	u64 owner;		/* what stands for its container in `pages`, as of `named`; 0: it is of none */

@@ -28,7 +28,7 @@
 #define STEPS (1 << 21)
 #define NONE 0xffffffffU
 
-/* A table that was copied; `Table` in src/bpf/page_tables.rs. */
+/* A table that was copied; `TableCopy` in src/pages/measure/page_tables.rs. */
 struct table {
 	u64 address;	/* the first it translates */
 	u32 pid;
@@ -46,7 +46,7 @@ struct {
 	__type(value, struct table);
 } tables SEC(".maps");
 
-/* How far a process has been read; `Walk` in src/bpf/page_tables.rs. */
+/* How far a process has been read; `ProcessWalk` in src/pages/measure/page_tables.rs. */
 struct walk {
 	u64 next;	/* the first address that has not been read */
 	u64 mm;
@@ -62,7 +62,7 @@ struct {
 	__type(value, struct walk);
 } walks SEC(".maps");
 
-/* One element, which user space maps; `State` in src/bpf/page_tables.rs. */
+/* One element, which user space maps; `WalkProgramState` in src/pages/measure/page_tables.rs. */
 struct state {
 	u64 base;	/* where the direct map begins; 0: not known */
 	u64 levels;	/* of page tables: 4 or 5 */

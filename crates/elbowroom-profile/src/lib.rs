@@ -5,8 +5,6 @@
 //!
 //! What stays true: a profile needs no agent, and takes away what it made (containers, perf events, BPF programs).
 
-#[cfg(feature = "bpf")]
-pub mod bpf;
 pub mod counter;
 pub mod engine;
 pub mod faults;
@@ -16,6 +14,8 @@ pub mod pages;
 pub mod perf;
 pub mod processes;
 pub mod report;
+mod selection;
+pub mod stack;
 pub mod startup;
 pub mod stored;
 pub mod symbols;

@@ -171,7 +171,7 @@ pub enum LabelPolicy {
 
 impl ContainerLabels {
     /// Reads what of `labels` is for Elbowroom.
-    pub fn parse<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>, heed: LabelPolicy) -> Self {
+    pub fn parse<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>, policy: LabelPolicy) -> Self {
         let mut ours: Vec<(&str, &str)> = labels
             .into_iter()
             .filter_map(|(key, value)| Some((key.strip_prefix(PREFIX)?, value.trim())))
@@ -179,10 +179,10 @@ impl ContainerLabels {
         ours.sort_unstable();
         let mut read = Self::default();
         for (key, value) in ours {
-            if heed == LabelPolicy::None {
+            if policy == LabelPolicy::None {
                 continue;
             }
-            if let Err(why) = read.apply(key, value, heed) {
+            if let Err(why) = read.apply(key, value, policy) {
                 read.add_ignored(key, value, &why);
             }
         }
@@ -252,13 +252,13 @@ impl ContainerLabels {
         }
     }
 
-    fn apply(&mut self, key: &str, value: &str, heed: LabelPolicy) -> Result<(), String> {
+    fn apply(&mut self, key: &str, value: &str, policy: LabelPolicy) -> Result<(), String> {
         if value.len() > MAX_VALUE_LEN {
             return Err(format!("longer than {MAX_VALUE_LEN} bytes"));
         }
         match key {
             "governors" | "priority" | "memory-reservation" | "memory-saving" | "disk-reservation"
-                if heed == LabelPolicy::Harmless =>
+                if policy == LabelPolicy::Harmless =>
             {
                 return Err("this node heeds no label that takes from others (containers.labels)".into());
             }
@@ -481,17 +481,20 @@ mod tests {
             ("memory-saving", "off"),
             ("disk-reservation", "rbps=1GiB/s"),
         ];
-        let read = |labels: &[(&str, &str)], heed| {
+        let read = |labels: &[(&str, &str)], policy| {
             let keys: Vec<String> = labels.iter().map(|(key, _)| format!("{PREFIX}{key}")).collect();
             ContainerLabels::parse(
                 keys.iter().zip(labels).map(|(key, (_, value))| (key.as_str(), *value)),
-                heed,
+                policy,
             )
         };
         let all = [&harmless[..], &taking, &[("probe", "file:/probe")]].concat();
-        let heeded = read(&all, LabelPolicy::default());
-        assert_eq!((heeded.ignored.len(), heeded.claim(), heeded.governors), (5, Claim::default(), None));
-        let unclaimed = ContainerLabels { ignored: Vec::new(), ..heeded };
+        let by_default = read(&all, LabelPolicy::default());
+        assert_eq!(
+            (by_default.ignored.len(), by_default.claim(), by_default.governors),
+            (5, Claim::default(), None)
+        );
+        let unclaimed = ContainerLabels { ignored: Vec::new(), ..by_default };
         assert_eq!(unclaimed.to_string(), "views on; env on; probe; java openmp libc; seccomp on");
         assert!(read(&all, LabelPolicy::None).is_empty());
         assert!(read(&all, LabelPolicy::All).ignored.is_empty());

@@ -1,18 +1,12 @@
 //! The command line: one verb, mostly one container.
 
 use crate::help::nearest_verb;
+use crate::verbs::version::VERSION;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use elbowroom_client::output::{ContainerArgs, OutputArgs, TableArgs};
 use elbowroom_types::lookup::quoted;
-use elbowroom_types::unit::{Bytes, Micros, parse_bytes, parse_duration};
 use std::path::PathBuf;
-
-/// What `--version` says. A release names the commit that it was made from (`packaging/release`).
-pub(crate) const VERSION: &str = match option_env!("ELBOWROOM_BUILD") {
-    Some(build) => build,
-    None => env!("CARGO_PKG_VERSION"),
-};
 
 /// Lets every container see, and get, the room it really has.
 ///
@@ -71,7 +65,7 @@ pub(crate) enum Verb {
     /// The worst first. ATTACHED: whether its view is in the container. DELAY, with -o wide: how long after its first process started the
     /// view came.
     #[command(visible_alias = "ps")]
-    List(ListArgs),
+    List(crate::verbs::containers::ListArgs),
     /// Show one container in full.
     #[command(visible_alias = "inspect")]
     Show(ContainerArgs),
@@ -80,7 +74,7 @@ pub(crate) enum Verb {
     Explain(ContainerArgs),
     /// Watch all containers live, worst first.
     #[command(visible_alias = "stats")]
-    Top(TopArgs),
+    Top(crate::verbs::top::TopArgs),
     /// Show the dashboard in a browser.
     ///
     /// It prints a link that works once, and serves the dashboard until Ctrl-C.
@@ -183,12 +177,12 @@ pub(crate) enum Verb {
         after_help = "Examples:\n  elbowroom record load.json --for 60s\n  elbowroom record --ring /var/tmp/ring --max-size 1GiB\n\n\
         The agent keeps a ring of its own: [recorder] in the configuration."
     )]
-    Record(RecordArgs),
+    Record(crate::verbs::record::RecordArgs),
     /// Show a past moment of a ring, or decide a recording again.
     #[command(
         after_help = "Examples:\n  elbowroom replay load.json\n  elbowroom replay /var/lib/elbowroom/recorder --at -5m\n  elbowroom replay /var/lib/elbowroom/recorder --at 02:47 --serve 127.0.0.1:9274"
     )]
-    Replay(ReplayArgs),
+    Replay(crate::verbs::record::ReplayArgs),
     /// Run a verb on the host from within a container.
     ///
     /// It is the entry point of the image.
@@ -211,7 +205,7 @@ pub(crate) enum Verb {
     ApiServer(AgentChildArgs),
     /// Answers for the keeper; started by it.
     #[command(hide = true)]
-    KeeperAnswerer,
+    KeeperWorker,
     /// Carries on for a supervisor that died; started by the agent's other processes.
     #[command(hide = true)]
     Supervise,
@@ -230,7 +224,7 @@ pub(crate) enum Verb {
     RunChild(crate::run::child::ChildArgs),
     /// Removes the cgroups of a `run` whose command left processes; started by it.
     #[command(hide = true)]
-    RunHeir(crate::run::cgroup_reaper::CgroupReaperArgs),
+    RunReaper(crate::run::cgroup_reaper::CgroupReaperArgs),
     /// Has an agent for the command of a `run` where none is; started by it.
     #[command(hide = true)]
     RunAttendant(crate::run::private_agent::AttendantArgs),
@@ -272,75 +266,6 @@ pub(crate) struct AgentChildArgs {
     pub(crate) govern: GovernArgs,
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
-}
-
-/// Arguments of `list`.
-#[derive(Args, Clone, Copy)]
-pub(crate) struct ListArgs {
-    /// Also list containers that ended within the last hour.
-    #[arg(short, long)]
-    pub(crate) all: bool,
-    #[command(flatten)]
-    pub(crate) table: TableArgs,
-}
-
-/// Arguments of `top`.
-#[derive(Args)]
-pub(crate) struct TopArgs {
-    /// Time between two screens.
-    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = parse_interval)]
-    pub(crate) interval: Micros,
-    /// Print one screen and stop; the default when the output is not a terminal.
-    #[arg(long)]
-    pub(crate) once: bool,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
-}
-
-/// Arguments of `record`.
-#[derive(Args)]
-pub(crate) struct RecordArgs {
-    /// File to write; `-` for standard output.
-    #[arg(required_unless_present = "ring")]
-    pub(crate) file: Option<PathBuf>,
-    /// How long; a file is 60 s long and a ring has no end unless this says otherwise.
-    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
-    pub(crate) duration: Option<Micros>,
-    /// Keep a ring of what a running agent knows in this directory instead, second by second.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["file", "config"])]
-    pub(crate) ring: Option<PathBuf>,
-    /// Most that the ring takes; the oldest goes first.
-    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_bytes, requires = "ring")]
-    pub(crate) max_size: Bytes,
-    /// Time between two snapshots of the ring.
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_interval, requires = "ring")]
-    pub(crate) every: Micros,
-    /// Configuration file, for the rules to record with.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-}
-
-/// Arguments of `replay`.
-#[derive(Args)]
-pub(crate) struct ReplayArgs {
-    /// Recording to read, a file or the directory of a ring; `-` for standard input.
-    pub(crate) file: PathBuf,
-    /// Of a ring: which moment to show, for example "2026-11-21T02:47" (local time), "02:47" or "-5m"; the last one without it. On a
-    /// terminal, arrows step through time.
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    pub(crate) at: Option<String>,
-    /// Of a ring: serve the API and the dashboard over it on this address instead, as they were at --at.
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "format")]
-    pub(crate) serve: Option<std::net::SocketAddr>,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
-}
-
-fn parse_interval(text: &str) -> Result<Micros, String> {
-    match parse_duration(text).map_err(|e| e.to_string())? {
-        Micros(0) => Err(format!("{text} is no time at all: write for example \"500ms\"")),
-        interval => Ok(interval),
-    }
 }
 
 /// A refused command line on one line, whatever bytes it quotes: people see it in logs, and terminals interpret it.

@@ -7,7 +7,7 @@ use crate::verbs::{
 };
 use crate::{fleet, run};
 use anyhow::Result;
-use clap::FromArgMatches;
+use clap::{FromArgMatches, Parser};
 use elbowroom_agent::supervisor::{self, SupervisorArgs};
 use elbowroom_agent::{config, engines, http, log, policy, seccomp, view_server};
 use elbowroom_client::api::{AgentMode, ControlRequest};
@@ -65,15 +65,15 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::ApiServer(child) => process(child.verbose, || {
             http::server::main(run_dir, &config::AgentConfig::load(child.config.as_deref())?.api)
         }),
-        Verb::Keeper => process(0, || seccomp::hold(run_dir)),
-        Verb::KeeperAnswerer => process(0, seccomp::answer),
+        Verb::Keeper => process(0, || seccomp::run_supervisor(run_dir)),
+        Verb::KeeperWorker => process(0, seccomp::run_worker),
         Verb::DetachViews { minor } => process(0, || detach_views(minor)),
         Verb::Supervise => process(0, supervisor::resume),
         Verb::Standby => process(0, supervisor::stand_by),
-        Verb::Host(args) => match host::host(run_dir, &args)? {},
+        Verb::Host(args) => match host::host(run_dir, &args, host_verb)? {},
         Verb::Run(args) => Ok(run::main(&args, run_dir)),
         Verb::RunChild(args) => Ok(run::child::main(&args, run_dir)),
-        Verb::RunHeir(args) => run::cgroup_reaper::main(&args, run_dir).map(|()| ExitCode::SUCCESS),
+        Verb::RunReaper(args) => run::cgroup_reaper::main(&args, run_dir).map(|()| ExitCode::SUCCESS),
         Verb::RunAttendant(args) => run::private_agent::main(&args, run_dir).map(|()| ExitCode::SUCCESS),
         Verb::Cdi(args) => print(&engine_hooks::cdi(run_dir, &args)?),
         Verb::OciHooks(args) => print(&engine_hooks::oci_hooks(run_dir, &args)?),
@@ -108,6 +108,15 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Version(output) => print(&version::version(run_dir, output)?),
         Verb::Record(args) => record::record(run_dir, &args).map(|()| ExitCode::SUCCESS),
         Verb::Replay(args) => record::replay(&args).map(no_is_one).and_then(print_with_status),
+    }
+}
+
+/// What `host` must know of the verb that it becomes. Help and versions end here.
+fn host_verb(words: &[OsString]) -> Result<host::HostVerb> {
+    match Cli::try_parse_from(words) {
+        Ok(cli) => Ok(host::HostVerb { is_agent: matches!(cli.verb, Verb::Agent(_)), run_dir: cli.run_dir }),
+        Err(error) if error.use_stderr() => anyhow::bail!("{}", cli::usage_error_line(&error)),
+        Err(answer) => answer.exit(),
     }
 }
 

@@ -4,7 +4,7 @@
 //! which only a loopback address may do, programs on this machine, and no page of the web that a browser on it shows.
 
 use super::HttpError;
-use super::seats::Seat;
+use super::connection_table::ConnectionEntry;
 use anyhow::{Context, Result, ensure};
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderMap, HeaderValue};
@@ -111,7 +111,7 @@ fn authorize(gate: &RequiredToken, peer: Option<HttpPeer>, request: &Request) ->
         (_, Some(token)) => {
             let public = request.method() == Method::GET && is_public(request.uri().path());
             if token.matches_header(headers.get(header::AUTHORIZATION)) {
-                keep_seat(request);
+                mark_authenticated(request);
                 return Ok(());
             }
             if public {
@@ -130,9 +130,9 @@ fn authorize(gate: &RequiredToken, peer: Option<HttpPeer>, request: &Request) ->
 }
 
 /// Notes that who asks has shown a token.
-pub(super) fn keep_seat(request: &Request) {
-    if let Some(seat) = request.extensions().get::<Arc<Seat>>() {
-        seat.keep();
+pub(super) fn mark_authenticated(request: &Request) {
+    if let Some(connection) = request.extensions().get::<Arc<ConnectionEntry>>() {
+        connection.mark_authenticated();
     }
 }
 

@@ -103,11 +103,11 @@ impl AgentSource {
         let (feed, permits) = (self.feed.clone(), self.query_permits.clone());
         Box::pin(async move {
             let unavailable = |message: String| HttpError::new(StatusCode::SERVICE_UNAVAILABLE, message);
-            let Ok(Ok(seat)) = tokio::time::timeout(QUERY_TURN, permits.acquire_owned()).await else {
+            let Ok(Ok(permit)) = tokio::time::timeout(QUERY_TURN, permits.acquire_owned()).await else {
                 return Err(unavailable("too many ask the agent at this moment: try again".into()));
             };
             let answer = async { FeedConnection::connect(&feed).await?.ask(&request).await }.await;
-            drop(seat);
+            drop(permit);
             match answer {
                 Ok(ControlResponse::Error(message)) => Err(HttpError::new(refused, message)),
                 Ok(response) => {

@@ -164,7 +164,7 @@ async fn forward(State(state): State<Arc<ForwardState>>, request: Request) -> Re
         let message = "open the newest link in the terminal of `elbowroom dashboard`";
         return Err(HttpError::new(StatusCode::UNAUTHORIZED, message));
     }
-    access::keep_seat(&request);
+    access::mark_authenticated(&request);
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let asked =
         Request::builder().method(method).uri(path).header(header::HOST, "localhost").body(Body::empty());

@@ -1,12 +1,12 @@
 //! Connections: how many, how long, and for whom.
 //!
 //! A client that does not read is cut off after [`WRITE_TIMEOUT`], one that does not ask after [`HEADER_TIMEOUT`], and those who
-//! come when all seats are taken have that of another ([`Seats`]). Connections and requests go at a [`RateLimiter`]. Each way in has
-//! seats and a pace of its own: however many come over the network, root finds a seat at the unix socket.
+//! come when all are taken have the place of another ([`ConnectionTable`]). Connections and requests go at a [`RateLimiter`]. Each way in has
+//! connections and a pace of its own: however many come over the network, root is served at the unix socket.
 
 use super::access::{self, HttpPeer, RequiredToken};
+use super::connection_table::{ConnectionEntry, ConnectionTable};
 use super::rate_limiter::RateLimiter;
-use super::seats::{Seat, Seats};
 use axum::Router;
 use axum::extract::{Extension, Request, State};
 use axum::middleware::{self, Next};
@@ -78,7 +78,7 @@ pub(super) async fn serve_tcp(
 
 /// What a connection has of the way in by which it came.
 struct ConnectionContext {
-    seat: Arc<Seat>,
+    entry: Arc<ConnectionEntry>,
     rate_limiter: Arc<RateLimiter>,
 }
 
@@ -90,16 +90,16 @@ async fn accept_each<L>(
 ) where
     L: Listener<Io: AsFd>,
 {
-    let seats = Arc::new(Seats::default());
+    let table = Arc::new(ConnectionTable::default());
     let pace = Arc::new(RateLimiter::new());
     loop {
         pace.acquire().await;
         let (stream, _) = listener.accept().await;
         let Some(peer) = peer_of(&stream) else { continue };
-        let Some(seat) = seats.take(peer, MAX_CONNECTIONS) else { continue };
+        let Some(entry) = table.admit(peer, MAX_CONNECTIONS) else { continue };
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER);
-        let place = ConnectionContext { seat: seat.clone(), rate_limiter: pace.clone() };
-        seat.is_served_by(welcome(stream, peer, place).abort_handle());
+        let place = ConnectionContext { entry: entry.clone(), rate_limiter: pace.clone() };
+        entry.set_task(welcome(stream, peer, place).abort_handle());
     }
 }
 
@@ -119,7 +119,7 @@ async fn serve_connection<S>(
         .layer(middleware::from_fn_with_state(gate, access::check_access))
         .layer(middleware::from_fn_with_state(place.rate_limiter.clone(), limit_rate))
         .layer(Extension(peer))
-        .layer(Extension(place.seat.clone()));
+        .layer(Extension(place.entry.clone()));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
@@ -133,8 +133,8 @@ async fn serve_connection<S>(
 
 /// One request, when its turn has come.
 async fn limit_rate(State(pace): State<Arc<RateLimiter>>, request: Request, next: Next) -> Response {
-    if let Some(seat) = request.extensions().get::<Arc<Seat>>() {
-        seat.asks();
+    if let Some(connection) = request.extensions().get::<Arc<ConnectionEntry>>() {
+        connection.mark_active();
     }
     pace.acquire().await;
     next.run(request).await
@@ -149,7 +149,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
-    /// More than there are seats.
+    /// More than are served at a time.
     const CROWD: usize = 3 * MAX_CONNECTIONS;
 
     /// Asks on a connection; the status of the answer.
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn who_has_the_token_gets_in_and_stays_while_all_seats_and_more_are_held() {
+    async fn who_has_the_token_gets_in_and_stays_while_all_connections_and_more_are_held() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let token = BearerToken::random().unwrap();

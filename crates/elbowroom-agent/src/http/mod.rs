@@ -12,6 +12,7 @@
 
 mod access;
 mod agent;
+mod connection_table;
 pub mod forward;
 mod listen;
 mod live;
@@ -20,7 +21,6 @@ mod openapi;
 mod rate_limiter;
 pub mod recording;
 mod routes;
-mod seats;
 pub mod server;
 pub(crate) mod settings;
 mod snapshot_store;

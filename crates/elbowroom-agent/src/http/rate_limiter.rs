@@ -1,4 +1,4 @@
-//! How fast people go through a door, however many stand before it.
+//! How many requests a second are taken, however many clients wait.
 //!
 //! The generic cell rate algorithm (ITU-T I.371): turns are `EMISSION_INTERVAL` apart, and turns that were not taken are kept, up to
 //! `BURST`. Who comes too soon waits in the order of coming. That bounds the CPU time that strangers can make this process use; those who

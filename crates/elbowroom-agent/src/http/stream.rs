@@ -18,19 +18,19 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE: &[u8] = b":\n\n";
 
 /// The stream, or a refusal where there are too many.
-pub(super) fn stream(moments: &SnapshotStore, seats: &Arc<Semaphore>) -> Response {
-    let Ok(seat) = seats.clone().try_acquire_owned() else {
+pub(super) fn stream(moments: &SnapshotStore, permits: &Arc<Semaphore>) -> Response {
+    let Ok(permit) = permits.clone().try_acquire_owned() else {
         let message =
             format!("{MAX_STREAMS} streams are open, which is all there may be: close one, or try again");
         return HttpError::new(StatusCode::SERVICE_UNAVAILABLE, message).into_response();
     };
     let (now, events) = moments.subscribe();
-    let frames = stream::unfold((now, events, seat), |(now, mut events, seat)| async move {
+    let frames = stream::unfold((now, events, permit), |(now, mut events, permit)| async move {
         let frame = match now {
             Some(frame) => frame,
             None => next_events(&mut events).await?,
         };
-        Some((Ok::<_, Infallible>(frame), (None, events, seat)))
+        Some((Ok::<_, Infallible>(frame), (None, events, permit)))
     });
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),

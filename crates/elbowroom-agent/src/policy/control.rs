@@ -119,10 +119,10 @@ pub(super) fn listen(
 
 /// Serves each connection on a thread of its own, for ever.
 fn accept_each(listener: &UnixListener, door: &Endpoint, mailbox: &Mailbox, profiles: &ProfileStore) -> ! {
-    let seats = Arc::new(ConnectionLimit { max: door.max_connections(), ..ConnectionLimit::default() });
+    let limit = Arc::new(ConnectionLimit { max: door.max_connections(), ..ConnectionLimit::default() });
     let exits = Arc::new(ConnectionLimit { max: MAX_REFUSED, ..ConnectionLimit::default() });
     loop {
-        let seat = ConnectionLimit::acquire(&seats);
+        let permit = ConnectionLimit::acquire(&limit);
         let Ok((stream, _)) = listener.accept() else {
             // Without a descriptor left, it would be the same at once.
             std::thread::sleep(EMFILE_BACKOFF);
@@ -133,12 +133,12 @@ fn accept_each(listener: &UnixListener, door: &Endpoint, mailbox: &Mailbox, prof
         serve_on_own_thread(stream, mailbox.raw_fd(), move |stream| match is_accepted(&stream, &door) {
             Ok(peer) => {
                 let _ = serve(&stream, peer, &door, &mailbox, &profiles);
-                drop((stream, seat));
+                drop((stream, permit));
             }
             Err(_) => {
                 // It may take its time to close, and takes no place meanwhile of those that may come in.
                 let exit = ConnectionLimit::acquire(&exits);
-                drop(seat);
+                drop(permit);
                 drop((stream, exit));
             }
         });

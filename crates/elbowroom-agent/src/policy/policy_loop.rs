@@ -102,7 +102,7 @@ impl PolicyLoop {
         publisher: Publisher,
         (mounter, ahead): (mpsc::Sender<MountJob>, mpsc::SyncSender<(PathBuf, Vec<MountSurface>)>),
         (disk, memory, alerts, verdicts): (DiskEnforcer, MemoryEnforcer, AlertDispatcher, VerdictWatch),
-        voices: ProbeRegistry,
+        probes: ProbeRegistry,
     ) -> Self {
         Self {
             views: ViewTable::new(config.policy),
@@ -122,7 +122,7 @@ impl PolicyLoop {
             alerts,
             quotas: QuotaWatch::default(),
             verdicts,
-            probes: voices,
+            probes,
             otlp: None,
             node: NodeMeter::default(),
             recent_changes: RecentChanges::new(),

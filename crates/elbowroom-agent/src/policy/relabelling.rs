@@ -14,8 +14,8 @@ impl PolicyLoop {
     /// Gives a container labels.
     pub(super) fn label(&mut self, id: CgroupId, labelling: LabelRequest) {
         let LabelRequest { by, promised, asked, for_seconds, .. } = labelling;
-        let read = |labels: &BTreeMap<String, String>, heed| {
-            ContainerLabels::parse(labels.iter().map(|(key, value)| (key.as_str(), value.as_str())), heed)
+        let read = |labels: &BTreeMap<String, String>, policy| {
+            ContainerLabels::parse(labels.iter().map(|(key, value)| (key.as_str(), value.as_str())), policy)
         };
         let labels = read(&asked, self.config.containers.labels)
             .with_defaults(read(&promised, LabelPolicy::All).as_promised());

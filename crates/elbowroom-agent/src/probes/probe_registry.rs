@@ -117,7 +117,7 @@ impl ProbeRegistry {
                 })
                 .ok()
         });
-        let voice = ContainerProbe {
+        let entry = ContainerProbe {
             path: path.to_owned(),
             probe: probe.unwrap_or_default(),
             expected,
@@ -132,19 +132,19 @@ impl ProbeRegistry {
             problem,
             freshness: Freshness::Absent,
         };
-        self.containers.insert(id, voice);
+        self.containers.insert(id, entry);
     }
 
     /// Listens no longer, and ends what was started to be asked.
     pub fn stop(&mut self) {
         self.listener = None;
-        let pollers = self.containers.values_mut().filter_map(|voice| voice.poller.take()).collect();
+        let pollers = self.containers.values_mut().filter_map(|entry| entry.poller.take()).collect();
         ProbePoller::stop_all(pollers, STOP_TIMEOUT);
     }
 
     /// Whether as many questions of a container hang as may: it is asked no more.
     pub(crate) fn is_stuck(&self, id: CgroupId) -> bool {
-        self.containers.get(&id).is_some_and(|voice| voice.pollers.is_full())
+        self.containers.get(&id).is_some_and(|entry| entry.pollers.is_full())
     }
 
     /// The container is gone.
@@ -175,11 +175,11 @@ impl ProbeRegistry {
                 heard
             }
             ProbeEvent::SocketUnavailable { network, why } => {
-                let there = |voice: &&mut ContainerProbe| {
-                    voice.location.is_some_and(|place| place.network == network)
+                let there = |entry: &&mut ContainerProbe| {
+                    entry.location.is_some_and(|place| place.network == network)
                 };
-                for voice in self.containers.values_mut().filter(there) {
-                    voice.problem = Some(format!("no socket in its network: {why}"));
+                for entry in self.containers.values_mut().filter(there) {
+                    entry.problem = Some(format!("no socket in its network: {why}"));
                 }
                 None
             }
@@ -193,20 +193,20 @@ impl ProbeRegistry {
         record: Result<ProbeRecord, ProbeProblem>,
         now: Micros,
     ) -> Result<Option<ProbeUpdate>, ProbeProblem> {
-        let voice = self.containers.get_mut(&id).ok_or("the container is gone")?;
+        let entry = self.containers.get_mut(&id).ok_or("the container is gone")?;
         let record = record.inspect_err(|why| {
-            voice.refused += 1;
-            voice.problem = Some(why.chars().take(MAX_PROBLEM_CHARS).collect());
+            entry.refused += 1;
+            entry.problem = Some(why.chars().take(MAX_PROBLEM_CHARS).collect());
         })?;
-        voice.accepted += 1;
-        voice.problem = None;
-        let Some(report) = voice.meter.report(&record, voice.probe.terms(), now) else { return Ok(None) };
-        if voice.freshness != Freshness::Fresh {
-            tracing::info!(container = voice.path, source = voice.probe.source(), "probe heard");
-            voice.freshness = Freshness::Fresh;
+        entry.accepted += 1;
+        entry.problem = None;
+        let Some(report) = entry.meter.report(&record, entry.probe.terms(), now) else { return Ok(None) };
+        if entry.freshness != Freshness::Fresh {
+            tracing::info!(container = entry.path, source = entry.probe.source(), "probe heard");
+            entry.freshness = Freshness::Fresh;
         }
-        voice.last_report = Some((now, report));
-        Ok(Some(ProbeUpdate { at: now, until: now.saturating_add(voice.probe.ttl), group: id, report }))
+        entry.last_report = Some((now, report));
+        Ok(Some(ProbeUpdate { at: now, until: now.saturating_add(entry.probe.ttl), group: id, report }))
     }
 
     /// The container that the sender of a datagram is in: the innermost around its cgroup. A sender that is gone is known by the
@@ -214,12 +214,12 @@ impl ProbeRegistry {
     fn sender_container(&self, network: Option<NetNamespace>, paths: &[String]) -> Option<CgroupId> {
         if !paths.is_empty() {
             let at =
-                |path: &str| self.containers.iter().find(|(_, voice)| voice.path == path).map(|(id, _)| *id);
+                |path: &str| self.containers.iter().find(|(_, entry)| entry.path == path).map(|(id, _)| *id);
             return process::enclosing_cgroups(paths).into_iter().find_map(at);
         }
         let there =
-            |voice: &ContainerProbe| voice.location.is_some_and(|place| Some(place.network) == network);
-        let mut there = self.containers.iter().filter(|(_, voice)| network.is_some() && there(voice));
+            |entry: &ContainerProbe| entry.location.is_some_and(|place| Some(place.network) == network);
+        let mut there = self.containers.iter().filter(|(_, entry)| network.is_some() && there(entry));
         match (there.next(), there.next()) {
             (Some((id, _)), None) => Some(*id),
             _ => None,
@@ -238,14 +238,14 @@ impl ProbeRegistry {
         }
         self.next_check = now.saturating_add(CHECK_INTERVAL);
         let mut lost = Vec::new();
-        for (id, voice) in &mut self.containers {
-            voice.update_freshness(now);
+        for (id, entry) in &mut self.containers {
+            entry.update_freshness(now);
             let used = used(*id);
-            let may_have_gone = used.is_none() || std::mem::replace(&mut voice.checked_at, used) != used;
+            let may_have_gone = used.is_none() || std::mem::replace(&mut entry.checked_at, used) != used;
             let gone = |place: ProcessLocation| {
                 may_have_gone && process::start_time(place.pid as i32) != Some(place.started)
             };
-            if voice.location.is_none_or(gone) {
+            if entry.location.is_none_or(gone) {
                 lost.push(*id);
             }
         }
@@ -258,18 +258,18 @@ impl ProbeRegistry {
             let (started, network) = (process::start_time(pid as i32)?, NetNamespace::of(pid).ok()?);
             Some(ProcessLocation { pid, started, network })
         });
-        let Some(voice) = self.containers.get_mut(&id) else { return false };
-        let before = std::mem::replace(&mut voice.location, place);
+        let Some(entry) = self.containers.get_mut(&id) else { return false };
+        let before = std::mem::replace(&mut entry.location, place);
         if before == place {
             return false;
         }
-        voice.poller = None;
-        if let Some(place) = place.filter(|_| voice.probe.is_polled()) {
+        entry.poller = None;
+        if let Some(place) = place.filter(|_| entry.probe.is_polled()) {
             let tell = self.sink.clone();
             let tell = move |record| tell(ProbeEvent::Polled { group: id, record });
-            match ProbePoller::start(voice.probe.clone(), place.pid, &voice.pollers, tell) {
-                Ok(poller) => voice.poller = Some(poller),
-                Err(error) => voice.problem = Some(format!("no thread to ask with: {error}")),
+            match ProbePoller::start(entry.probe.clone(), place.pid, &entry.pollers, tell) {
+                Ok(poller) => entry.poller = Some(poller),
+                Err(error) => entry.problem = Some(format!("no thread to ask with: {error}")),
             }
         }
         if let Some(before) = before.filter(|before| place.is_none_or(|now| now.network != before.network)) {
@@ -287,7 +287,7 @@ impl ProbeRegistry {
     fn count_in_network(&self, network: NetNamespace) -> usize {
         self.containers
             .values()
-            .filter(|voice| voice.location.is_some_and(|place| place.network == network))
+            .filter(|entry| entry.location.is_some_and(|place| place.network == network))
             .count()
     }
 
@@ -303,18 +303,18 @@ impl ProbeRegistry {
 
     /// A container's probe, for people; `None` where none is expected and none was heard.
     pub fn view(&self, id: CgroupId, now: Micros) -> Option<ProbeView> {
-        let voice = self.containers.get(&id)?;
-        if !voice.expected && voice.last_report.is_none() && voice.refused == 0 {
+        let entry = self.containers.get(&id)?;
+        if !entry.expected && entry.last_report.is_none() && entry.refused == 0 {
             return None;
         }
         Some(ProbeView {
-            source: voice.probe.source(),
-            freshness: voice.freshness_at(now),
-            age_usec: voice.last_report.map(|(at, _)| now.saturating_sub(at).get()),
-            report: voice.last_report.map(|(_, report)| report),
-            accepted: voice.accepted,
-            refused: voice.refused,
-            problem: voice.problem.clone(),
+            source: entry.probe.source(),
+            freshness: entry.freshness_at(now),
+            age_usec: entry.last_report.map(|(at, _)| now.saturating_sub(at).get()),
+            report: entry.last_report.map(|(_, report)| report),
+            accepted: entry.accepted,
+            refused: entry.refused,
+            problem: entry.problem.clone(),
         })
     }
 }

@@ -159,7 +159,7 @@ fn a_source_is_asked_again_and_again_until_nobody_wants_it() {
 }
 
 struct Agent {
-    voices: ProbeRegistry,
+    registry: ProbeRegistry,
     said: mpsc::Receiver<ProbeEvent>,
     dir: tempfile::TempDir,
 }
@@ -168,13 +168,13 @@ fn agent(probes: &[&str]) -> Agent {
     let dir = tempfile::tempdir().unwrap();
     let (tell, said) = mpsc::channel();
     let probes = probes.iter().map(|line| ProbeSettings::parse(line, true).unwrap()).collect();
-    let voices = ProbeRegistry::open(
+    let registry = ProbeRegistry::open(
         probes,
         &socket_path(dir.path()),
         Arc::new(move |said| drop(tell.send(said))),
         None,
     );
-    Agent { voices, said, dir }
+    Agent { registry, said, dir }
 }
 
 fn labelled(id: &str, probe: &str) -> ContainerIdentity {
@@ -199,7 +199,7 @@ impl Agent {
         let sender = std::thread::spawn(move || {
             elbowroom_linux::probe::send(Some(&path), record.as_bytes(), PATIENCE).unwrap()
         });
-        let heard = self.voices.on_probe(self.said.recv_timeout(PATIENCE).unwrap(), now).is_some();
+        let heard = self.registry.on_probe(self.said.recv_timeout(PATIENCE).unwrap(), now).is_some();
         (sender.join().unwrap(), heard)
     }
 }
@@ -214,47 +214,47 @@ fn a_sender_speaks_for_the_innermost_container_around_it_and_for_no_other() {
     };
     let above = Path::new(own).parent().and_then(Path::to_str).unwrap();
     let now = Micros::secs(1);
-    agent.voices.add_container(CgroupId(1), "/elsewhere", &container("a"));
+    agent.registry.add_container(CgroupId(1), "/elsewhere", &container("a"));
     let (answer, heard) = agent.send("served=1", now);
     assert!(answer.contains("in no container") && !heard, "{answer}");
-    agent.voices.add_container(CgroupId(2), own, &container("b"));
-    agent.voices.add_container(CgroupId(3), above, &container("c"));
+    agent.registry.add_container(CgroupId(2), own, &container("b"));
+    agent.registry.add_container(CgroupId(3), above, &container("c"));
     // A path that only begins the same is another one.
-    agent.voices.add_container(CgroupId(4), &own[..own.len() - 1], &container("d"));
+    agent.registry.add_container(CgroupId(4), &own[..own.len() - 1], &container("d"));
     assert_eq!(agent.send("served=1", now), (String::new(), true));
-    let heard = |id| agent.voices.view(CgroupId(id), now).map(|view| view.accepted);
+    let heard = |id| agent.registry.view(CgroupId(id), now).map(|view| view.accepted);
     assert_eq!([heard(1), heard(2), heard(3), heard(4)], [None, Some(1), None, None]);
     let (answer, taken) = agent.send("served=many", now);
     assert!(answer.contains("served=many") && !taken, "{answer}");
-    assert_eq!(agent.voices.view(CgroupId(2), now).unwrap().refused, 1);
+    assert_eq!(agent.registry.view(CgroupId(2), now).unwrap().refused, 1);
 }
 
 #[test]
 fn a_probe_that_falls_silent_is_stale_then_absent_and_that_is_seen() {
     let mut agent = agent(&["objective=5 ttl=10s"]);
-    agent.voices.add_container(CgroupId(1), "/a", &container("a"));
-    let state = |agent: &Agent, now| agent.voices.view(CgroupId(1), Micros::secs(now)).unwrap().freshness;
+    agent.registry.add_container(CgroupId(1), "/a", &container("a"));
+    let state = |agent: &Agent, now| agent.registry.view(CgroupId(1), Micros::secs(now)).unwrap().freshness;
     assert_eq!(state(&agent, 1), Freshness::Absent);
     let record = ProbeRecord::parse(b"served=4").map_err(|e| e.to_string());
-    let heard = agent.voices.accept_record(CgroupId(1), record, Micros::secs(1)).unwrap().unwrap();
+    let heard = agent.registry.accept_record(CgroupId(1), record, Micros::secs(1)).unwrap().unwrap();
     assert_eq!((heard.at, heard.until), (Micros::secs(1), Micros::secs(11)));
     assert_eq!(
         [5, 11, 12, 61, 62].map(|now| state(&agent, now)),
         [Freshness::Fresh, Freshness::Fresh, Freshness::Stale, Freshness::Stale, Freshness::Absent]
     );
-    agent.voices.remove_container(CgroupId(1));
-    assert!(agent.voices.view(CgroupId(1), Micros::secs(2)).is_none());
+    agent.registry.remove_container(CgroupId(1));
+    assert!(agent.registry.view(CgroupId(1), Micros::secs(2)).is_none());
 }
 
 #[test]
 fn the_configuration_counts_more_than_a_label_and_a_label_starts_no_program() {
     let mut agent = agent(&["kind=latency"]);
-    agent.voices.add_container(CgroupId(1), "/a", &labelled("a", "file:/b"));
-    assert_eq!(agent.voices.view(CgroupId(1), Micros::ZERO).unwrap().source, "socket");
-    agent.voices = ProbeRegistry::open(Vec::new(), &socket_path(agent.dir.path()), Arc::new(|_| ()), None);
-    agent.voices.add_container(CgroupId(1), "/a", &labelled("a", "file:/b"));
-    agent.voices.add_container(CgroupId(2), "/b", &labelled("b", "exec:/bin/true"));
-    let view = |id| agent.voices.view(CgroupId(id), Micros::ZERO).unwrap();
+    agent.registry.add_container(CgroupId(1), "/a", &labelled("a", "file:/b"));
+    assert_eq!(agent.registry.view(CgroupId(1), Micros::ZERO).unwrap().source, "socket");
+    agent.registry = ProbeRegistry::open(Vec::new(), &socket_path(agent.dir.path()), Arc::new(|_| ()), None);
+    agent.registry.add_container(CgroupId(1), "/a", &labelled("a", "file:/b"));
+    agent.registry.add_container(CgroupId(2), "/b", &labelled("b", "exec:/bin/true"));
+    let view = |id| agent.registry.view(CgroupId(id), Micros::ZERO).unwrap();
     assert_eq!(view(1).source, "file /b");
     assert!(view(2).problem.unwrap().contains("a label cannot have the host start programs"));
 }

@@ -9,7 +9,7 @@
 //! | 1 | 1 for a key frame, else 0 |
 //! | | the payload, deflated ([RFC 1951](https://www.rfc-editor.org/rfc/rfc1951)): a frame of `crate::recorder::delta` |
 
-use crate::recorder::delta::{Decoder, Malformed, Part};
+use crate::recorder::delta::{Decoder, InvalidFrame, Part};
 use elbowroom_linux::bounded;
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
@@ -105,10 +105,10 @@ impl SegmentDecoder {
     /// Takes the next frame.
     ///
     /// # Errors
-    /// [`Malformed`] where the payload is none, which a frame of the right sum has only when somebody made it so.
-    pub fn decode(&mut self, bytes: &[u8], frame: &SegmentFrame) -> Result<(), Malformed> {
-        let payload = bytes.get(frame.payload.clone()).ok_or(Malformed)?;
-        let delta = bounded::bytes(DeflateDecoder::new(payload), MAX_PAYLOAD).map_err(|_| Malformed)?;
+    /// [`InvalidFrame`] where the payload is none, which a frame of the right sum has only when somebody made it so.
+    pub fn decode(&mut self, bytes: &[u8], frame: &SegmentFrame) -> Result<(), InvalidFrame> {
+        let payload = bytes.get(frame.payload.clone()).ok_or(InvalidFrame)?;
+        let delta = bounded::bytes(DeflateDecoder::new(payload), MAX_PAYLOAD).map_err(|_| InvalidFrame)?;
         self.decoder.frame(&delta, frame.key)
     }
 

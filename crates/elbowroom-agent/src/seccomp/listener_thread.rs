@@ -156,10 +156,10 @@ fn serve_calls(
     desk: &Mutex<ListenerThreadState>,
 ) {
     let listener = &*container.listener;
-    let mut pace = Pace::default();
+    let mut throttle = AnswerThrottle::default();
     loop {
         // The container's threads wait meanwhile: what answers them is in none of its quotas.
-        if let Some(pause) = pace.pause() {
+        if let Some(pause) = throttle.pause() {
             let pause = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: i64::from(pause.subsec_nanos()) };
             let mut fds = [PollFd::new(&common.stop, PollFlags::empty())];
             let _ = poll(&mut fds, Some(&pause));
@@ -202,19 +202,19 @@ fn serve_calls(
 struct Dismissed;
 
 /// What answering a container takes of a CPU: one part in [`ANSWER_SHARE`], and [`ANSWER_BURST`] in one go.
-struct Pace {
+struct AnswerThrottle {
     since: Instant,
     cpu_at: Duration,
     owed: Duration,
 }
 
-impl Default for Pace {
+impl Default for AnswerThrottle {
     fn default() -> Self {
         Self { since: Instant::now(), cpu_at: thread_cpu_time(), owed: Duration::ZERO }
     }
 }
 
-impl Pace {
+impl AnswerThrottle {
     /// How long this thread pauses for what it did since it was asked last.
     fn pause(&mut self) -> Option<Duration> {
         let (now, cpu) = (Instant::now(), thread_cpu_time());
@@ -272,13 +272,13 @@ mod tests {
     #[test]
     fn a_container_that_asks_without_pause_waits_and_one_that_asks_now_and_then_does_not() {
         let (ms, us) = (Duration::from_millis, Duration::from_micros);
-        let mut pace = Pace::default();
-        assert!((0..1_000).all(|_| pace.reckon(ms(1), us(20)).is_none()));
+        let mut throttle = AnswerThrottle::default();
+        assert!((0..1_000).all(|_| throttle.reckon(ms(1), us(20)).is_none()));
         // Each call takes 20 us, and comes at once.
         let (mut time, mut spent) = (Duration::ZERO, Duration::ZERO);
         for _ in 0..100_000 {
-            let pause = pace.reckon(us(20), us(20)).unwrap_or_default();
-            pace.reckon(pause, Duration::ZERO);
+            let pause = throttle.reckon(us(20), us(20)).unwrap_or_default();
+            throttle.reckon(pause, Duration::ZERO);
             (time, spent) = (time + us(20) + pause, spent + us(20));
         }
         assert!(spent < time / ANSWER_SHARE + ANSWER_BURST + ms(10), "{spent:?} of {time:?}");

@@ -1,8 +1,8 @@
 //! `elbowroom keeper`: answers `sched_getaffinity` and `sysinfo` of containers whose programs ask the kernel and no file, as static
 //! programs of musl do.
 //!
-//! Two processes with the same descriptors: the *holder* takes them from the runtime, finds the containers' view pages, and
-//! watches; the *answerer* answers, with a thread for each container, and asks nobody. Whichever dies, the other starts it anew, and what the dead one had taken and
+//! Two processes with the same descriptors: the *supervisor* takes them from the runtime, finds the containers' view pages, and
+//! watches; the *worker* answers, with a thread for each container, and asks nobody. Whichever dies, the other starts it anew, and what the dead one had taken and
 //! not answered is left to the kernel (`elbowroom_linux::seccomp::NotificationLog`). Only when both die at once do calls fail with
 //! `ENOSYS`, unless a service manager holds the descriptors too. `docs/decisions/0028-seccomp-keeper.md`
 
@@ -15,9 +15,9 @@ mod worker;
 mod worker_process;
 
 pub use stored_fds::parse_listener_name;
-pub use supervisor::main as hold;
+pub use supervisor::main as run_supervisor;
 pub use wire::parse_process_state;
-pub use worker::main as answer;
+pub use worker::main as run_worker;
 
 use anyhow::{Context, Result};
 use elbowroom_linux::seccomp::{NotificationLog, SeccompListener};
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The hidden verb of the process that answers.
-pub(crate) const WORKER_VERB: &str = "keeper-answerer";
+pub(crate) const WORKER_VERB: &str = "keeper-worker";
 /// Below the run directory: where runtimes bring descriptors.
 const SOCKET: &str = "keeper.sock";
 /// Most containers.

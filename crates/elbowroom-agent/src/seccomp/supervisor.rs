@@ -76,7 +76,7 @@ fn file_at(path: &Path) -> Option<(u64, u64)> {
     Some((file.dev(), file.ino()))
 }
 
-/// Carries on for a holder that died.
+/// Carries on for a supervisor that died.
 pub(super) fn take_over(kept: HandoverState) -> Result<()> {
     tracing::warn!(because = "the process that held them died", "taking over");
     notify_service_manager(&[NotifyState::MainPid(std::process::id())]);
@@ -89,7 +89,7 @@ struct SeccompSupervisor {
     signals: SignalFd,
     /// The socket's file when it was bound.
     bound: Option<(u64, u64)>,
-    /// Containers that the answerer knows, and those of which it is to be told something.
+    /// Containers that the worker knows, and those of which it is to be told something.
     known_slots: BTreeSet<usize>,
     updated_slots: BTreeSet<usize>,
     worker: Option<SeccompWorker>,
@@ -190,25 +190,25 @@ impl SeccompSupervisor {
             self.start_at = Instant::now() + self.restart_delay;
         }
         // A thread that waits for a container's memory ends with that, not by a signal. It answers nobody any more.
-        if let Some(answerer) =
+        if let Some(worker) =
             self.worker.take_if(|a| a.killed_at.is_some_and(|at| at.elapsed() >= KILL_TIMEOUT))
         {
-            let pid = answerer.child.id();
+            let pid = worker.child.id();
             tracing::warn!(pid, because = "it was killed and does not end", "starting another to answer");
-            self.lingering.push(answerer.child);
+            self.lingering.push(worker.child);
             (self.restart_delay, self.start_at) = (Duration::ZERO, Instant::now());
         }
         if self.worker.is_some() || Instant::now() < self.start_at {
             return;
         }
         match start_worker(&self.state) {
-            Ok(answerer) => {
+            Ok(worker) => {
                 self.known_slots = self.state.containers.keys().copied().collect();
                 self.updated_slots.clear();
                 self.waiting.clear();
                 self.last_heartbeat = None;
-                tracing::info!(pid = answerer.child.id(), containers = self.known_slots.len(), "answering");
-                self.worker = Some(answerer);
+                tracing::info!(pid = worker.child.id(), containers = self.known_slots.len(), "answering");
+                self.worker = Some(worker);
                 notify_service_manager(&[NotifyState::Ready]);
             }
             Err(error) => {
@@ -236,7 +236,7 @@ impl SeccompSupervisor {
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
         // The end of the process that answers is the end of its socket.
-        let to = self.worker.as_ref().map(|answerer| &answerer.channel);
+        let to = self.worker.as_ref().map(|worker| &worker.channel);
         fds.extend(to.map(|to| PollFd::new(to, PollFlags::IN)));
         let runtime = self.state.socket.as_ref();
         fds.extend(runtime.map(|socket| PollFd::new(socket, PollFlags::IN)));
@@ -286,9 +286,9 @@ impl SeccompSupervisor {
 
     /// Tells the process that answers what it does not know of containers yet.
     fn send_updates(&mut self) {
-        while let (Some(slot), Some(answerer)) = (self.updated_slots.first().copied(), &self.worker) {
+        while let (Some(slot), Some(worker)) = (self.updated_slots.first().copied(), &self.worker) {
             let Some(container) = self.state.containers.get(&slot) else { return };
-            let to = answerer.channel.as_fd();
+            let to = worker.channel.as_fd();
             let said = match self.known_slots.contains(&slot) {
                 true => wire::send_page(to, slot, container),
                 false => wire::send_container(to, slot, container),
@@ -357,14 +357,14 @@ impl SeccompSupervisor {
         self.waiting = waiting;
         if somebody
             && hung(still_since)
-            && let Some(answerer) = self.worker.as_mut().filter(|answerer| answerer.killed_at.is_none())
+            && let Some(worker) = self.worker.as_mut().filter(|worker| worker.killed_at.is_none())
         {
             tracing::error!(
-                pid = answerer.child.id(),
+                pid = worker.child.id(),
                 because = "calls wait and it gives no sign",
                 "killing the process that answers"
             );
-            answerer.kill();
+            worker.kill();
         }
     }
 
@@ -383,8 +383,8 @@ impl SeccompSupervisor {
                 self.bound = file_at(&socket_path(&self.state.run_dir));
                 self.state.socket = Some(listener);
                 // The next one is given the new socket; this one would carry on with the old.
-                if let Some(answerer) = &mut self.worker {
-                    answerer.kill();
+                if let Some(worker) = &mut self.worker {
+                    worker.kill();
                 }
             }
             Err(error) if is_news => {
@@ -416,9 +416,9 @@ impl SeccompSupervisor {
     }
 
     fn finish(mut self) {
-        if let Some(answerer) = &mut self.worker {
+        if let Some(worker) = &mut self.worker {
             // It would take over where only the socket ended.
-            kill_and_wait(&mut answerer.child);
+            kill_and_wait(&mut worker.child);
         }
         tracing::info!(containers = self.state.containers.len(), "stopped");
     }

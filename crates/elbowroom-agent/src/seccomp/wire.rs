@@ -1,4 +1,4 @@
-//! What is said between runtime, holder and answerer.
+//! What is said between runtime, supervisor and worker.
 
 use super::{HandoverState, SeccompContainer};
 use anyhow::{Context, Result, bail, ensure};
@@ -87,7 +87,7 @@ pub(super) fn receive_container(peer: &UnixStream) -> Result<Option<SeccompConta
     }))
 }
 
-/// From holder to answerer.
+/// From supervisor to worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum WorkerMessage {
     /// The first one, with the runtimes' socket, where there is one, and the record.
@@ -111,7 +111,7 @@ pub(super) fn send_message(
     Ok(send(to, &json, fds)?)
 }
 
-/// Everything there is, to a new answerer.
+/// Everything there is, to a new worker.
 pub(super) fn send_all(to: BorrowedFd<'_>, kept: &HandoverState) -> Result<()> {
     let message = WorkerMessage::Begin { run_dir: kept.run_dir.clone(), socket: kept.socket.is_some() };
     let mut fds = vec![kept.record.as_fd()];
@@ -137,18 +137,18 @@ pub(super) fn send_page(to: BorrowedFd<'_>, slot: usize, container: &SeccompCont
     send_message(to, &WorkerMessage::Page { slot }, &fds)
 }
 
-/// The first message, as what the answerer has then.
+/// The first message, as what the worker has then.
 pub(super) fn receive_handover(from: BorrowedFd<'_>) -> Result<HandoverState> {
     let Some((WorkerMessage::Begin { run_dir, socket }, fds)) = receive_message(from)? else {
-        bail!("the holder said nothing")
+        bail!("the supervisor said nothing")
     };
     let mut fds = fds.into_iter();
-    let record = Arc::new(NotificationLog::open(fds.next().context("the holder sent no record")?)?);
+    let record = Arc::new(NotificationLog::open(fds.next().context("the supervisor sent no record")?)?);
     let socket = if socket { fds.next().map(Into::into) } else { None };
     Ok(HandoverState { run_dir, socket, record, containers: BTreeMap::new() })
 }
 
-/// The next message; `None`: the holder is gone.
+/// The next message; `None`: the supervisor is gone.
 pub(super) fn receive_message(from: BorrowedFd<'_>) -> Result<Option<(WorkerMessage, Vec<OwnedFd>)>> {
     let mut text = [0; MAX_MESSAGE];
     match receive(from, &mut text) {

@@ -1,4 +1,4 @@
-//! The process that answers. Its first thread waits for nobody: it hears the holder, says that it is there, and leaves to the kernel what
+//! The process that answers. Its first thread waits for nobody: it hears the supervisor, says that it is there, and leaves to the kernel what
 //! the threads that answer do not come back from (`serving`).
 
 use super::listener_thread::{ListenerThread, WorkerContext};
@@ -25,13 +25,14 @@ use std::time::Instant;
 /// Bytes of a page up to the end of its second view.
 const PAGE_LEN: usize = 64 + 2 * VIEW_WORDS * 8;
 
-/// Answers until the holder ends it. Becomes the holder where that dies.
+/// Answers until the supervisor ends it. Becomes the supervisor where that dies.
 pub fn main() -> Result<()> {
-    let holder = std::io::stdin();
-    // A holder that was an answerer may have a thread that does not end with it and keeps its socket open: this is heard all the same.
+    let supervisor_socket = std::io::stdin();
+    // A supervisor that was a worker may have a thread that does not end with it and keeps its socket open: this is heard all the same.
     let died = SignalFd::block(&[Signal::USR1]).context("blocking a signal")?;
     rustix::process::set_parent_process_death_signal(Some(Signal::USR1))?;
-    let mut kept = wire::receive_handover(holder.as_fd()).context("taking over from the holder")?;
+    let mut kept =
+        wire::receive_handover(supervisor_socket.as_fd()).context("taking over from the supervisor")?;
     let (stop, go_on) = pipe_with(PipeFlags::CLOEXEC)?;
     let common = WorkerContext { record: kept.record.clone(), nr_cpus: nr_cpus()?, stop: Arc::new(stop) };
     let mut servings: BTreeMap<usize, ListenerThread> = BTreeMap::new();
@@ -41,7 +42,7 @@ pub fn main() -> Result<()> {
             servings.iter().filter(|(_, s)| s.leaves_to_kernel()).map(|(slot, _)| *slot).collect();
         let timeout = look_at.saturating_duration_since(Instant::now());
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
-        let mut fds = vec![PollFd::new(&holder, PollFlags::IN), PollFd::new(&died, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&supervisor_socket, PollFlags::IN), PollFd::new(&died, PollFlags::IN)];
         let before = fds.len();
         fds.extend(left.iter().map(|slot| PollFd::new(servings[slot].listener(), PollFlags::IN)));
         match poll(&mut fds, Some(&timeout)) {
@@ -71,7 +72,7 @@ pub fn main() -> Result<()> {
             });
         }
         if told || has_died {
-            match told.then(|| wire::receive_message(holder.as_fd())).transpose()?.flatten() {
+            match told.then(|| wire::receive_message(supervisor_socket.as_fd())).transpose()?.flatten() {
                 Some((message, fds)) => {
                     let slot = apply_message(&mut kept, &mut servings, message, fds);
                     let now = slot.and_then(|slot| Some((slot, kept.containers.get(&slot)?)));
@@ -92,7 +93,7 @@ pub fn main() -> Result<()> {
     }
 }
 
-/// What the holder says: the slot that it is about.
+/// What the supervisor says: the slot that it is about.
 fn apply_message(
     kept: &mut HandoverState,
     servings: &mut BTreeMap<usize, ListenerThread>,
@@ -104,7 +105,7 @@ fn apply_message(
         WorkerMessage::Begin { .. } => None,
         WorkerMessage::Whole => {
             // Who has this name could carry on alone.
-            let _ = rustix::thread::set_name(c"elbowroom-answer");
+            let _ = rustix::thread::set_name(c"elbowroom-worker");
             None
         }
         WorkerMessage::Page { slot } => {

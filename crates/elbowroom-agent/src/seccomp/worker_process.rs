@@ -39,16 +39,16 @@ pub(super) fn start_worker(kept: &HandoverState) -> Result<SeccompWorker> {
         .arg(WORKER_VERB)
         .current_dir("/")
         .stdin(Stdio::from(from))
-        // Ctrl-C at a terminal is for the holder.
+        // Ctrl-C at a terminal is for the supervisor.
         .process_group(0)
         .spawn()
         .context("starting the process that answers")?;
-    let mut answerer = SeccompWorker { child, channel: to, started_at: Instant::now(), killed_at: None };
-    if let Err(error) = wire::send_all(answerer.channel.as_fd(), kept) {
-        kill_and_wait(&mut answerer.child);
+    let mut worker = SeccompWorker { child, channel: to, started_at: Instant::now(), killed_at: None };
+    if let Err(error) = wire::send_all(worker.channel.as_fd(), kept) {
+        kill_and_wait(&mut worker.child);
         return Err(error);
     }
-    Ok(answerer)
+    Ok(worker)
 }
 
 /// Kills it, and waits until it is gone, or could be.

@@ -21,12 +21,12 @@ const OVERHEAD: usize = 128;
 /// The pages that one thread keeps.
 #[derive(Default)]
 pub(super) struct RenderedPages {
-    containers: HashMap<SlotHandle, ContainerPages>,
+    containers: HashMap<SlotHandle, CachedContainer>,
     bytes: usize,
 }
 
 #[derive(Default)]
-struct ContainerPages {
+struct CachedContainer {
     pages: HashMap<ViewNode, RenderedPage>,
     bytes: usize,
     used_at: Micros,

@@ -3,7 +3,7 @@
 use crate::view_server::abi::{FuseOp, FuseRequest, InitReply, InitRequest};
 use crate::view_server::handover::Connection;
 use crate::view_server::{FS_TYPE, FuseError, MOUNT_SOURCE, abi};
-use elbowroom_linux::mount::mountinfo::{MountTable, MountTableBounds};
+use elbowroom_linux::mountinfo::{MountTable, MountTableBounds};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;

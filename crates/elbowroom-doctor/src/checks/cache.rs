@@ -4,11 +4,11 @@
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
 use super::fixes::{manual_fix, protect, raise_limit};
 use super::pressure::host_reclaim;
+use super::sizing::estimate_need;
 use crate::checks::DoctorCheck;
 use crate::checks::measures::{
     REFAULT_RATE_THRESHOLD, limit_hits, loses_cache_to_host, refault_rate, tightest_own_limit, whole_mib,
 };
-use crate::strategies::size::estimate_need;
 use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::unit::{Bytes, Percent};
 

@@ -88,3 +88,14 @@ pub(crate) fn unreserved_total(open: &[(&CgroupFacts, Bytes, Bytes)]) -> Bytes {
 }
 
 pub(crate) const MIB: u64 = 1 << 20;
+
+/// v1's lowest swappiness that cannot kill: at its own limit a container with 0 is killed where one with 1 swaps.
+pub(crate) fn safe_swappiness(facts: &HostFacts, group: &CgroupFacts) -> u64 {
+    u64::from(std::iter::once(group).chain(facts.ancestors(group)).any(can_swap_at_own_limit))
+}
+
+/// Whether reaching this cgroup's own limit can swap: a limit on memory that one on memory and swap does not equal.
+fn can_swap_at_own_limit(group: &CgroupFacts) -> bool {
+    let both = group.limit("memory.memsw.limit_in_bytes").and_then(Limit::value);
+    group.hard_limit().is_some_and(|hard| both != Some(hard))
+}

@@ -26,6 +26,7 @@ pub(crate) mod measures;
 mod plan;
 mod pressure;
 mod reserve;
+pub mod sizing;
 mod snapshot;
 mod swap;
 

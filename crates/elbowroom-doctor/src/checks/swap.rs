@@ -3,8 +3,7 @@
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
 use super::fixes::{cgroup_fix, manual_fix, protect};
 use crate::checks::DoctorCheck;
-use crate::checks::measures::protected_memory;
-use crate::strategies::protect::safe_swappiness;
+use crate::checks::measures::{protected_memory, safe_swappiness};
 use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::unit::{Bytes, Limit, Percent};
 

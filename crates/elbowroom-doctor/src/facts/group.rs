@@ -1,8 +1,9 @@
 //! Facts about cgroups.
 
-use super::{CONTROLLERS, text};
+use super::CONTROLLERS;
 use crate::checks as doctor;
 use crate::checks::{CgroupCounters, CgroupFacts};
+use crate::host_text;
 use elbowroom_linux::cgroup::{CgroupController, CgroupDir, CgroupLayout, CgroupVersion, v1, v2};
 use elbowroom_linux::discover::ContainerDiscovery;
 use elbowroom_linux::lease::{LeaseRecord, LeaseSnapshot};
@@ -112,7 +113,8 @@ pub(super) fn counters(
         return counters;
     }
     if let Some((version, dir)) = layout.dir(CgroupController::Cpu, &path) {
-        counters.cpu = warnings.ok_or_warn(dir.parse("cpu.stat", text::keyed)).flatten().unwrap_or_default();
+        counters.cpu =
+            warnings.ok_or_warn(dir.parse("cpu.stat", host_text::keyed)).flatten().unwrap_or_default();
         if let (CgroupVersion::V1, Some(nanos)) = (version, counters.cpu.remove("throttled_time")) {
             counters.cpu.insert("throttled_usec".into(), nanos / 1_000);
         }
@@ -145,7 +147,7 @@ fn memory(
             if let Some(n) = warnings.ok_or_warn(dir.number("memory.failcnt")).flatten() {
                 counters.events.insert("max".into(), n);
             }
-            let control = warnings.ok_or_warn(dir.parse("memory.oom_control", text::keyed)).flatten();
+            let control = warnings.ok_or_warn(dir.parse("memory.oom_control", host_text::keyed)).flatten();
             if let Some(n) = control.and_then(|c| c.get("oom_kill").copied()) {
                 counters.events.insert("oom_kill".into(), n);
             }
@@ -153,14 +155,16 @@ fn memory(
         CgroupVersion::V2 => {
             counters.usage =
                 warnings.ok_or_warn(dir.number("memory.current")).flatten().map(elbowroom_types::unit::Bytes);
-            counters.events =
-                warnings.ok_or_warn(dir.parse("memory.events", text::keyed)).flatten().unwrap_or_default();
+            counters.events = warnings
+                .ok_or_warn(dir.parse("memory.events", host_text::keyed))
+                .flatten()
+                .unwrap_or_default();
             if let Some(stat) = counters.memory.as_mut() {
                 stat.swap.0 = warnings.ok_or_warn(dir.number("memory.swap.current")).flatten().unwrap_or(0);
             }
             if full {
                 const EXTRA_MEMORY_KEYS: [&str; 2] = ["sock", "percpu"];
-                let all = stat.as_deref().and_then(|t| text::keyed(t).ok()).unwrap_or_default();
+                let all = stat.as_deref().and_then(|t| host_text::keyed(t).ok()).unwrap_or_default();
                 counters.more =
                     all.into_iter().filter(|(key, _)| EXTRA_MEMORY_KEYS.contains(&key.as_str())).collect();
             }
@@ -222,7 +226,8 @@ pub(super) fn settings(
     }
     let unified = layout.unified_dir(&path);
     if let Some(dir) = unified.filter(|_| group.parent.is_none()) {
-        let stat = warnings.ok_or_warn(dir.parse("cgroup.stat", text::keyed)).flatten().unwrap_or_default();
+        let stat =
+            warnings.ok_or_warn(dir.parse("cgroup.stat", host_text::keyed)).flatten().unwrap_or_default();
         let dying = stat.into_iter().filter(|(key, _)| key == "nr_dying_descendants");
         group.files.extend(dying.map(|(key, n)| (format!("cgroup.stat {key}"), n.to_string())));
     }
@@ -233,8 +238,10 @@ pub(super) fn settings(
         read_setting(&dir, &[], "cgroup.pressure", group, warnings);
     }
     if let Some((CgroupVersion::V1, dir)) = layout.dir(CgroupController::Memory, &path) {
-        let control =
-            warnings.ok_or_warn(dir.parse("memory.oom_control", text::keyed)).flatten().unwrap_or_default();
+        let control = warnings
+            .ok_or_warn(dir.parse("memory.oom_control", host_text::keyed))
+            .flatten()
+            .unwrap_or_default();
         group.files.extend(control.into_iter().map(|(key, n)| (key, n.to_string())));
     }
     if let Some((version, dir)) = layout.dir(CgroupController::Io, &path) {
@@ -246,7 +253,7 @@ pub(super) fn settings(
                 warnings.ok_or_warn(dir.read(file)).flatten().unwrap_or_default(),
                 group,
             );
-            let rows = text::device_rows(&text).into_iter();
+            let rows = host_text::device_rows(&text).into_iter();
             group.io_limits.extend(rows.map(|(device, rest)| ((*file).to_owned(), device, rest)));
         }
     }

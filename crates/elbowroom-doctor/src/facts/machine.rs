@@ -1,7 +1,7 @@
 //! Facts about the machine as a whole.
 
-use super::text;
 use crate::checks::{DiskFacts, MachineCounters, MachineFacts, NumaNodeFacts};
+use crate::host_text;
 use elbowroom_linux::cgroup::CgroupLayout;
 use elbowroom_linux::root::{ReadError, Root, if_present};
 use elbowroom_linux::{Malformed, proc};
@@ -43,8 +43,8 @@ pub(super) fn counters(root: &Root) -> Result<MachineCounters, ReadError> {
     let pressure = ["cpu", "io", "memory"]
         .map(|of| parse(root, &format!("/proc/pressure/{of}"), proc::pressure).ok().flatten());
     Ok(MachineCounters {
-        meminfo: parse(root, "/proc/meminfo", text::meminfo)?.unwrap_or_default(),
-        vmstat: parse(root, "/proc/vmstat", text::keyed)?.unwrap_or_default(),
+        meminfo: parse(root, "/proc/meminfo", host_text::meminfo)?.unwrap_or_default(),
+        vmstat: parse(root, "/proc/vmstat", host_text::keyed)?.unwrap_or_default(),
         pressure: match pressure {
             [Some(cpu), Some(io), Some(memory)] => Some([cpu, io, memory]),
             _ => None,
@@ -65,14 +65,14 @@ fn parse<T>(
 
 /// Whole disks that ever did anything, at the first look.
 pub(super) fn disks(root: &Root) -> Result<Vec<DiskFacts>, ReadError> {
-    let rows = parse(root, "/proc/diskstats", text::diskstats)?.unwrap_or_default();
+    let rows = parse(root, "/proc/diskstats", host_text::diskstats)?.unwrap_or_default();
     let mut disks = Vec::new();
     for (number, name, counters) in rows.into_iter().filter(|(_, _, c)| c.ios > 0) {
         let queue: BTreeMap<String, String> = ["rotational", "scheduler", "wbt_lat_usec"]
             .into_iter()
             .filter_map(|file| {
                 let text = root.read(format!("/sys/block/{name}/queue/{file}")).ok()?;
-                Some((file.to_owned(), text::selected_word(&text)))
+                Some((file.to_owned(), host_text::selected_word(&text)))
             })
             .collect();
         // A partition has none.
@@ -85,7 +85,7 @@ pub(super) fn disks(root: &Root) -> Result<Vec<DiskFacts>, ReadError> {
 
 /// The same disks at the second look.
 pub(super) fn update_disks(root: &Root, disks: &mut [DiskFacts]) -> Result<(), ReadError> {
-    for (number, _, counters) in parse(root, "/proc/diskstats", text::diskstats)?.unwrap_or_default() {
+    for (number, _, counters) in parse(root, "/proc/diskstats", host_text::diskstats)?.unwrap_or_default() {
         if let Some(disk) = disks.iter_mut().find(|d| d.number == number) {
             disk.after = counters;
         }
@@ -97,7 +97,7 @@ pub(super) fn update_disks(root: &Root, disks: &mut [DiskFacts]) -> Result<(), R
 pub(super) fn settings(root: &Root, layout: &CgroupLayout, host: &mut MachineFacts) {
     for file in SETTINGS {
         if let Ok(text) = root.read(file) {
-            host.settings.insert(file.to_owned(), text::selected_word(&text));
+            host.settings.insert(file.to_owned(), host_text::selected_word(&text));
         }
     }
     for disk in &host.disks {
@@ -121,7 +121,7 @@ pub(super) fn settings(root: &Root, layout: &CgroupLayout, host: &mut MachineFac
     host.unified =
         layout.unified_dir(std::path::Path::new("")).map(|d| d.path().to_string_lossy().into_owned());
     let mountinfo = if root.is_host() { "/proc/self/mountinfo" } else { "/proc/1/mountinfo" };
-    host.mounts = root.read(mountinfo).map(|t| text::mounts(&t)).unwrap_or_default();
+    host.mounts = root.read(mountinfo).map(|t| host_text::mounts(&t)).unwrap_or_default();
     host.partitions = partitions(root, &host.disks);
     host.nodes = nodes(root, host);
     host.managers = running_managers(root);
@@ -133,7 +133,7 @@ fn kernel_version(release: &str) -> Option<(u32, u32)> {
 }
 
 fn partitions(root: &Root, disks: &[DiskFacts]) -> BTreeMap<DeviceNumber, DeviceNumber> {
-    let rows = parse(root, "/proc/diskstats", text::diskstats).ok().flatten().unwrap_or_default();
+    let rows = parse(root, "/proc/diskstats", host_text::diskstats).ok().flatten().unwrap_or_default();
     rows.into_iter()
         .filter_map(|(number, name, _)| {
             // sda1 begins like sda, and so does sdaa1: whose directory it is in says whose it is.
@@ -150,8 +150,9 @@ fn nodes(root: &Root, host: &MachineFacts) -> Vec<NumaNodeFacts> {
     numbers
         .into_iter()
         .filter_map(|number| {
-            let all = parse(root, &format!("/sys/devices/system/node/node{number}/meminfo"), text::meminfo)
-                .ok()??;
+            let all =
+                parse(root, &format!("/sys/devices/system/node/node{number}/meminfo"), host_text::meminfo)
+                    .ok()??;
             let of = |key: &str| all.get(key).copied().unwrap_or_default();
             let available = of("MemFree").saturating_add(of("Inactive(file)"));
             Some(NumaNodeFacts { number, total: of("MemTotal"), available })

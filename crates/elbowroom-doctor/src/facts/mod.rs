@@ -7,7 +7,6 @@ mod group;
 mod machine;
 mod processes;
 mod sample_store;
-pub mod text;
 
 pub use crate::fixes::journal::{FixEntry, Journal, JournalError};
 pub use crate::fixes::write::{LeasedValue, RevertOutcome, WriteError, write};
@@ -16,6 +15,7 @@ pub use sample_store::{CounterSampleStore, LastCounterSample};
 
 use crate::checks as doctor;
 use crate::checks::{AppliedWrite, ControllerVersion, HostFacts};
+use crate::host_text;
 use elbowroom_linux::cgroup::layout::LayoutError;
 use elbowroom_linux::cgroup::{CgroupController, CgroupLayout};
 use elbowroom_linux::discover::{ContainerDiscovery, ContainerSources};
@@ -112,7 +112,7 @@ pub(crate) fn collect_facts(
         .into_iter()
         .map(|a| {
             let before = |text: String| held.value_before_leases(&root, &a.file, &text).unwrap_or(text);
-            let now = root.read(&a.file).ok().map(|text| text::selected_word(&before(text)));
+            let now = root.read(&a.file).ok().map(|text| host_text::selected_word(&before(text)));
             AppliedWrite { now, ..a }
         })
         .collect();

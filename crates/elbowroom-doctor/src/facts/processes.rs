@@ -1,7 +1,7 @@
 //! Processes as strategies need them: those of the root group, and the JVMs of a container.
 
-use super::text;
 use crate::checks::{CgroupFacts, FixedHeap, HierarchyController, HostFacts};
+use crate::host_text;
 use crate::strategies::housekeeping::RootProcess;
 use crate::strategies::pretouch::JvmHeap;
 use crate::strategies::protect::DescendantFile;
@@ -46,7 +46,7 @@ fn pids(root: &Root, dir: &Path) -> Vec<i32> {
 /// What is told of one process; `None` where it is gone, or a kernel thread, which has no memory of its own.
 fn process(root: &Root, pid: i32) -> Option<RootProcess> {
     let read = |file: &str| root.read(format!("/proc/{pid}/{file}")).ok();
-    let held = text::unreclaimable_memory(&read("status")?)?;
+    let held = host_text::unreclaimable_memory(&read("status")?)?;
     let started = start_ticks(&read("stat")?)?;
     Some(RootProcess { pid, started, name: read("comm")?.trim_end().to_owned(), held })
 }
@@ -121,7 +121,7 @@ pub(super) fn heap_sizes(root: &Root, group: &CgroupFacts) -> Vec<FixedHeap> {
     let told = processes(root, group)
         .filter(|pid| name(*pid).is_some_and(|name| ["java", "node"].contains(&name.trim_end())));
     let mut words = WordsReader { root, is_stuck: false };
-    told.filter_map(|pid| text::heap_limit(pid, &words.read(pid, "cmdline")?)).collect()
+    told.filter_map(|pid| host_text::heap_limit(pid, &words.read(pid, "cmdline")?)).collect()
 }
 
 /// The JVMs in a container that no view over `/proc/cgroups` tells of their container.
@@ -152,7 +152,7 @@ pub(crate) fn jvms(root: &Root, group: &CgroupFacts) -> Vec<JvmHeap> {
     let told = processes(root, group).filter_map(|pid| {
         (root.read(format!("/proc/{pid}/comm")).ok()?.trim_end() == "java").then_some(())?;
         let command = words.read(pid, "cmdline")?;
-        Some(text::jvm_heap_options(pid, &command, &words.read(pid, "environ").unwrap_or_default()))
+        Some(host_text::jvm_heap_options(pid, &command, &words.read(pid, "environ").unwrap_or_default()))
     });
     told.collect()
 }

@@ -2,7 +2,7 @@
 
 use super::write::WriteError;
 use crate::checks::{HierarchyController, HostFacts};
-use crate::facts::text;
+use crate::host_text;
 use crate::strategies::pretouch::StallSample;
 use elbowroom_linux::proc;
 use elbowroom_linux::root::{ReadError, Root, if_present};
@@ -84,7 +84,7 @@ pub(crate) fn high_watermarks(root: &Root) -> Result<Bytes, ReadError> {
 pub(crate) fn distress_signals(root: &Root, facts: &HostFacts) -> Result<StallSample, ReadError> {
     let meminfo = meminfo(root)?;
     let of = |key: &str| meminfo.get(key).copied().unwrap_or_default();
-    let vmstat = root.read("/proc/vmstat").ok().and_then(|t| text::keyed(&t).ok()).unwrap_or_default();
+    let vmstat = root.read("/proc/vmstat").ok().and_then(|t| host_text::keyed(&t).ok()).unwrap_or_default();
     let mut signs = StallSample {
         at: now_boot(),
         total: of("MemTotal"),
@@ -115,7 +115,7 @@ pub(crate) fn free_memory(root: &Root) -> Result<Bytes, ReadError> {
 
 fn meminfo(root: &Root) -> Result<std::collections::BTreeMap<String, Bytes>, ReadError> {
     let path = "/proc/meminfo";
-    text::meminfo(&root.read(path)?).map_err(|e| ReadError::malformed(path, e))
+    host_text::meminfo(&root.read(path)?).map_err(|e| ReadError::malformed(path, e))
 }
 
 /// A cgroup's usage; `None` when it is gone.

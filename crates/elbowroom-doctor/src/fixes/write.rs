@@ -2,7 +2,7 @@
 //! alone, and so is one that the agent holds by lease: what it says goes with the lease, and what it said before comes back.
 //! What was written is read back; what the kernel made something else of is an error.
 
-use crate::facts::text::selected_word;
+use crate::host_text::selected_word;
 use elbowroom_linux::bounded;
 use elbowroom_linux::lease::{LeaseError, LeaseSnapshot};
 use elbowroom_linux::root::{ReadError, Root};

@@ -12,7 +12,7 @@
 
 use crate::checks::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
 use crate::checks::fixes::{cgroup_write, protect as keep_low};
-use crate::checks::measures::{RESERVABLE, protected_memory, total_protected, whole_mib};
+use crate::checks::measures::{RESERVABLE, protected_memory, safe_swappiness, total_protected, whole_mib};
 use elbowroom_types::finding::{FileWrite, FindingFix};
 use elbowroom_types::resource_command::plain_command;
 use elbowroom_types::unit::{Bytes, Limit, Percent};
@@ -107,17 +107,6 @@ pub fn protect(
             Ok(fix)
         }
     }
-}
-
-/// v1's lowest swappiness that cannot kill: at its own limit a container with 0 is killed where one with 1 swaps.
-pub(crate) fn safe_swappiness(facts: &HostFacts, group: &CgroupFacts) -> u64 {
-    u64::from(std::iter::once(group).chain(facts.ancestors(group)).any(can_swap_at_own_limit))
-}
-
-/// Whether reaching this cgroup's own limit can swap: a limit on memory that one on memory and swap does not equal.
-fn can_swap_at_own_limit(group: &CgroupFacts) -> bool {
-    let both = group.limit("memory.memsw.limit_in_bytes").and_then(Limit::value);
-    group.hard_limit().is_some_and(|hard| both != Some(hard))
 }
 
 fn swappiness_fix(

@@ -1,7 +1,7 @@
 //! `elbowroom housekeeping`: the host's own jobs that nothing limits, and groups of a size for them.
 
 use super::apply::{ApplyOptions, PlannedFix, apply};
-use super::{HostArgs, VERSION};
+use super::{HostFactsArgs, VERSION};
 use crate::checks::HostFacts;
 use crate::facts::root_processes;
 use crate::strategies::housekeeping::{HousekeepingJob, JobKind, JobLocation, jobs, plan};
@@ -32,7 +32,7 @@ pub struct HousekeepingArgs {
     #[arg(long, requires = "apply")]
     yes: bool,
     #[command(flatten)]
-    host: HostArgs,
+    host: HostFactsArgs,
 }
 
 /// The answer as programs get it.

@@ -70,12 +70,12 @@ pub struct DoctorArgs {
     #[arg(long)]
     list: bool,
     #[command(flatten)]
-    host: HostArgs,
+    host: HostFactsArgs,
 }
 
 /// What every look at the host needs.
 #[derive(Args)]
-pub(crate) struct HostArgs {
+pub(crate) struct HostFactsArgs {
     /// Configuration file, for what counts as a container; without it the running agent's, or /etc/elbowroom/elbowroom.toml.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -85,7 +85,7 @@ pub(crate) struct HostArgs {
     output: OutputArgs,
 }
 
-impl HostArgs {
+impl HostFactsArgs {
     /// Looks at the host twice, `wait` apart; with the journal of what was changed.
     fn collect_facts(&self, load: LoadSources, wait: Duration) -> Result<(HostFacts, Journal)> {
         let journal = Journal::at(&self.state.state_dir);

@@ -1,7 +1,7 @@
 //! `elbowroom protect`: one container is kept out of swap.
 
 use super::apply::{ApplyOptions, PlannedFix, apply};
-use super::{HostArgs, container_called, fix};
+use super::{HostFactsArgs, container_called, fix};
 use crate::checks::{ControllerVersion, HierarchyController, HostFacts};
 use crate::facts::swappiness_below;
 use crate::strategies::protect::protect;
@@ -27,7 +27,7 @@ pub struct ProtectArgs {
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
-    host: HostArgs,
+    host: HostFactsArgs,
 }
 
 /// 0 when it is protected, 1 when it is not.

@@ -1,9 +1,10 @@
 //! `elbowroom size`: limits that hold a container and the page cache it works with.
 
 use super::apply::{ApplyOptions, PlannedFix, apply};
-use super::{HostArgs, VERSION, container_called, fix};
+use super::{HostFactsArgs, VERSION, container_called, fix};
+use crate::checks::sizing::{LimitSizing, estimate_need};
 use crate::checks::{CgroupFacts, HostFacts};
-use crate::strategies::size::{LimitAdvice, LimitSizing, estimate_need, limit_advice};
+use crate::strategies::size::{LimitAdvice, limit_advice};
 use anyhow::Result;
 use clap::Args;
 use elbowroom_client::control::LoadSources;
@@ -29,7 +30,7 @@ pub struct SizeArgs {
     #[arg(long, requires = "apply")]
     yes: bool,
     #[command(flatten)]
-    host: HostArgs,
+    host: HostFactsArgs,
 }
 
 /// The answer as programs get it.

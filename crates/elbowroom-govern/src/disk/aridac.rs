@@ -32,7 +32,7 @@
 //! In `tests/disk_policy_aridac.rs`, each with a test of its name.
 
 use super::flow::{Flow, RBPS, WBPS};
-use super::governor::GovernedDisk;
+use super::governed_disk::GovernedDisk;
 use super::groups::Groups;
 use super::member::DesiredLimit;
 use super::{AridacSettings, DiskOrder, DiskState, LimitedBy, explain};

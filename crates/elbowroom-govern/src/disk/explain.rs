@@ -6,7 +6,7 @@ use super::flow::per_second;
 pub(super) const SWAP_EXEMPT: &str =
     "it carries swap: a limit here could delay the memory of every container, so the disk is only watched";
 
-/// Why a disk is left alone after the brake.
+/// Why a disk is left alone after a priority inversion.
 pub(super) const INVERSION_EXEMPT: &str = "a container without a limit waited for I/O while the disk was not busy and the agent limited others: limits are backed off for ten minutes";
 /// Why a container is not limited.
 pub(super) const UNCONTENDED: &str =

@@ -1,6 +1,6 @@
 //! The cgroups of the machine as far as disks are concerned: which are governed, what they claim, how long they waited.
 
-use super::LifelineConstants;
+use super::constants::LifelineConstants;
 use crate::SERVICE_CGROUPS;
 use elbowroom_types::claim::Claim;
 use elbowroom_types::container::{ContainerEngine, claim_for, display_name};

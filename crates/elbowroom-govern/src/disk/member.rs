@@ -1,7 +1,7 @@
 //! One container on one disk: what it does there, its limits, and what was ordered.
 
 use super::flow::{Flow, IoCounters};
-use super::lifeline::DiskDemand;
+use super::model::DiskDemand;
 use super::{Cap, DECISION_HISTORY, LimitedBy, aridac};
 use elbowroom_types::id::{CgroupId, DeviceNumber};
 use elbowroom_types::io::{IoLimits, IoMax, LimitWriteFailure};

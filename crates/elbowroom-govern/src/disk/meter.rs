@@ -1,6 +1,6 @@
 //! What a disk does: its counters as rates, the length of its queue, how long requests take.
 
-use super::LifelineConstants;
+use super::constants::LifelineConstants;
 use super::flow::{Flow, IoCounters, OPS};
 use elbowroom_types::io::DiskStat;
 use elbowroom_types::unit::Micros;

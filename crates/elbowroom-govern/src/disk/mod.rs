@@ -1,17 +1,20 @@
 //! Disk bandwidth: a lifeline per container, caps that follow it, bursts that cannot starve a neighbour.
 
 mod aridac;
+mod constants;
 mod explain;
 mod flow;
+mod governed_disk;
 mod governor;
 mod groups;
 mod lifeline;
 mod member;
 mod meter;
+mod model;
 mod settings;
 
+pub use constants::LifelineConstants;
 pub use governor::DiskGovernor;
-pub use lifeline::LifelineConstants;
 pub use settings::{AridacSettings, DiskPolicy, DiskSettings, LifelineSettings};
 
 use elbowroom_types::alert::Alert;
@@ -101,11 +104,11 @@ pub enum DiskState {
     Share,
     /// The same, and the disk does less than it normally can.
     Slow,
-    /// Our caps held others up while it had room: hands off for a while.
+    /// Our caps held others up while it had room: limits are backed off for a while.
     Inversion,
 }
 
-/// One container's standing at one disk. Shares of the disk are in parts of 1.
+/// One container at one disk. Shares of the disk are in parts of 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ContainerDiskStatus {

@@ -1,7 +1,7 @@
 //! What a person may choose about disks: the `[disk]` table of the configuration.
 
 use super::super::GovernorMode;
-use super::lifeline::LifelineConstants;
+use super::constants::LifelineConstants;
 use elbowroom_types::unit::{Micros, Percent};
 use serde::{Deserialize, Serialize};
 

@@ -178,7 +178,7 @@ pub enum LendingState {
     Dead,
 }
 
-/// One container's standing.
+/// One container's memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ContainerMemoryStatus {

@@ -1,8 +1,8 @@
 //! The set as the sensor's tier: one slot per cgroup, which is the sensor's own.
 
 use super::{ActiveSet, BpfError, TrackedHierarchy};
+use crate::activity::{ActivitySource, ActivityTracker};
 use crate::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
-use crate::sensor::{ActivitySource, ActivityTracker};
 use elbowroom_types::unit::Micros;
 
 /// The BPF tier, or the files where this kernel refuses it, which is said in the log once.

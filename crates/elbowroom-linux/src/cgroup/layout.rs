@@ -5,7 +5,7 @@
 //! by itself, so a host with memory on v2 and cpu on v1 is nothing special.
 
 use super::read::{CgroupDir, CgroupRef};
-use crate::mount::mountinfo::{MountEntry, MountTable, MountTableBounds};
+use crate::mountinfo::{MountEntry, MountTable, MountTableBounds};
 use crate::root::{ReadError, Root, if_present};
 use rustix::fs::OFlags;
 use std::fs::File;

@@ -35,7 +35,7 @@ impl ContainerdFiles {
         root: &Root,
         namespace: &str,
         id: &str,
-        heed: LabelPolicy,
+        policy: LabelPolicy,
     ) -> Result<Option<EngineRecord>, ReadError> {
         for state in &self.states {
             let file = state.join(CONTAINERD_TASKS).join(namespace).join(id).join("config.json");
@@ -47,7 +47,7 @@ impl ContainerdFiles {
                 namespace: note("io.kubernetes.cri.sandbox-namespace"),
                 uid: note("io.kubernetes.cri.sandbox-uid"),
                 sandbox: note("io.kubernetes.cri.container-type").as_deref() == Some("sandbox"),
-                labels: parse_labels(&bundle.annotations, heed),
+                labels: parse_labels(&bundle.annotations, policy),
                 state: Some((file, stamp)),
             }));
         }

@@ -44,7 +44,7 @@ impl DockerFiles {
         root: &Root,
         id: &str,
         in_pod: bool,
-        heed: LabelPolicy,
+        policy: LabelPolicy,
     ) -> Result<Option<EngineRecord>, ReadError> {
         #[derive(Deserialize)]
         struct DockerState {
@@ -69,7 +69,7 @@ impl DockerFiles {
             namespace: label("io.kubernetes.pod.namespace"),
             uid: label("io.kubernetes.pod.uid"),
             sandbox: label("io.kubernetes.docker.type").as_deref() == Some("podsandbox"),
-            labels: parse_labels(&labels, heed),
+            labels: parse_labels(&labels, policy),
             state: Some((file, stamp)),
         }))
     }

@@ -87,15 +87,15 @@ pub struct ContainerDiscovery {
 
 impl ContainerDiscovery {
     /// `plain` are patterns of cgroup paths that count as containers: `*` and `?` within a component, `**` for any number of
-    /// components. `heed`: which labels count.
-    pub fn new(root: &Root, plain: &[String], docker_root: Option<&Path>, heed: LabelPolicy) -> Self {
+    /// components. `policy`: which labels count.
+    pub fn new(root: &Root, plain: &[String], docker_root: Option<&Path>, policy: LabelPolicy) -> Self {
         Self {
             plain: plain.to_vec(),
             docker: DockerFiles::new(root, docker_root),
             containerd: ContainerdFiles::new(),
             storage: StorageFiles::new(root),
             run_labels: None,
-            label_policy: heed,
+            label_policy: policy,
             only: None,
         }
     }
@@ -204,12 +204,12 @@ impl ContainerDiscovery {
         id: &str,
         in_pod: bool,
     ) -> Result<Option<EngineRecord>, ReadError> {
-        let heed = self.label_policy;
+        let policy = self.label_policy;
         match engine {
-            ContainerEngine::Docker => self.docker.record(root, id, in_pod, heed),
-            ContainerEngine::Containerd => self.containerd.record(root, "k8s.io", id, heed),
-            ContainerEngine::Podman => self.storage.podman(root, id, heed),
-            ContainerEngine::Crio => self.storage.crio(root, id, heed),
+            ContainerEngine::Docker => self.docker.record(root, id, in_pod, policy),
+            ContainerEngine::Containerd => self.containerd.record(root, "k8s.io", id, policy),
+            ContainerEngine::Podman => self.storage.podman(root, id, policy),
+            ContainerEngine::Crio => self.storage.crio(root, id, policy),
             ContainerEngine::Elbowroom => {
                 named::run_container(root, self.run_labels.as_deref(), id).map(Some)
             }

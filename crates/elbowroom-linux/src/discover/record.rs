@@ -60,9 +60,9 @@ impl EngineRecord {
     }
 }
 
-/// Labels as an engine keeps them, read by `heed`.
-pub(super) fn parse_labels(labels: &HashMap<String, String>, heed: LabelPolicy) -> ContainerLabels {
-    ContainerLabels::parse(labels.iter().map(|(key, value)| (key.as_str(), value.as_str())), heed)
+/// Labels as an engine keeps them, read by `policy`.
+pub(super) fn parse_labels(labels: &HashMap<String, String>, policy: LabelPolicy) -> ContainerLabels {
+    ContainerLabels::parse(labels.iter().map(|(key, value)| (key.as_str(), value.as_str())), policy)
 }
 
 /// The part of an OCI bundle's `config.json` that names things.

@@ -36,7 +36,7 @@ impl StorageFiles {
         &mut self,
         root: &Root,
         id: &str,
-        heed: LabelPolicy,
+        policy: LabelPolicy,
     ) -> Result<Option<EngineRecord>, ReadError> {
         #[derive(Deserialize)]
         struct StorageRow {
@@ -57,7 +57,7 @@ impl StorageFiles {
                     let (name, state) = (Some(name.clone()), Some((file, stamp)));
                     let bundle = read_json::<OciBundleConfig>(root, &bundle_file(&dir, id))?;
                     let labels =
-                        bundle.map(|bundle| parse_labels(&bundle.annotations, heed)).unwrap_or_default();
+                        bundle.map(|bundle| parse_labels(&bundle.annotations, policy)).unwrap_or_default();
                     return Ok(Some(EngineRecord { name, labels, state, ..EngineRecord::default() }));
                 }
             }
@@ -70,7 +70,7 @@ impl StorageFiles {
         &self,
         root: &Root,
         id: &str,
-        heed: LabelPolicy,
+        policy: LabelPolicy,
     ) -> Result<Option<EngineRecord>, ReadError> {
         for file in self.dirs().into_iter().rev().map(|dir| bundle_file(&dir, id)) {
             let Some((bundle, stamp)) = read_json_stamped::<OciBundleConfig>(root, &file)? else { continue };
@@ -88,7 +88,7 @@ impl StorageFiles {
                 namespace: note("io.kubernetes.pod.namespace"),
                 uid: note("io.kubernetes.pod.uid"),
                 sandbox: note("io.kubernetes.cri-o.ContainerType").as_deref() == Some("sandbox"),
-                labels: parse_labels(&labels, heed),
+                labels: parse_labels(&labels, policy),
                 state: Some((file, stamp)),
             }));
         }

@@ -3,7 +3,7 @@
 use super::Devices;
 use super::node::{device, line};
 use crate::cgroup::layout::mounts;
-use crate::mount::mountinfo::{MountEntry, MountTable};
+use crate::mountinfo::{MountEntry, MountTable};
 use crate::parse::unescape;
 use crate::root::{ReadError, Root, if_present};
 use elbowroom_types::id::DeviceNumber;

@@ -1,7 +1,7 @@
 //! Block devices: what lies on what, and at which of them containers are governed.
 //!
 //! Problem: what a container writes passes several devices on its way (a volume, an encrypted layer, a RAID array, a
-//! partition, a disk), the kernel counts it at each, and limits at two of them would brake it twice.
+//! partition, a disk), the kernel counts it at each, and limits at two of them would throttle it twice.
 //!
 //! Approach: [`Devices`] reads the stack from sysfs once and answers which devices stand for a given one ([`governed`]): the
 //! whole disks, as long as every layer above them passes each request on in the name of who made it, else the lowest layer
@@ -17,7 +17,7 @@ mod backing;
 mod node;
 mod properties;
 
-use crate::mount::mountinfo::MountTable;
+use crate::mountinfo::MountTable;
 use crate::root::{ReadError, Root};
 use elbowroom_types::glob;
 use elbowroom_types::id::DeviceNumber;

@@ -23,14 +23,14 @@ use std::time::{Duration, Instant};
 const ORDER_TIMEOUT: Duration = Duration::from_millis(400);
 /// Most that is asked of `memory.reclaim` at once, so that an order can end between two.
 const MAX_RECLAIM_REQUEST: Bytes = Bytes::mib(64);
-/// Most that one poke of `memory.high` takes: for that long a limit of ours is in force.
+/// Most that one transient `memory.high` takes: for that long a limit of ours is in force.
 const MAX_TRANSIENT_RECLAIM: Bytes = Bytes::mib(32);
 /// What is set for the time of an order and no longer.
 const TRANSIENT_FILES: [&str; 3] = ["memory.limit_in_bytes", "memory.high", "memory.swappiness"];
 /// Why nothing is saved where there is no `memory.reclaim`.
 const NO_SAVING: &str =
     "saving needs memory.reclaim (cgroup v2, Linux 5.19): every other way sets a limit for a moment";
-/// Less than this is not worth a poke.
+/// Less than this is not worth a transient limit.
 const MIN_RECLAIM: Bytes = Bytes::kib(64);
 
 /// A way to reclaim, gentlest first.
@@ -40,9 +40,9 @@ pub enum ReclaimMethod {
     /// v2 `memory.reclaim` (Linux 5.19): sets nothing.
     Reclaim,
     /// v2 `memory.high`, lowered and put back.
-    PokeHigh,
+    TransientHigh,
     /// v1 `memory.limit_in_bytes`, asked for and given up before it is in force.
-    PokeLimit,
+    TransientLimit,
 }
 
 /// What a container's user had set, where something of ours is in its place.
@@ -56,7 +56,7 @@ pub struct UserLimits {
     pub memory_soft: Option<Limit<Bytes>>,
 }
 
-/// The governor's hands. All it sets are leases of the caller's; it may block for [`ORDER_TIMEOUT`] and belongs on a thread that
+/// Carries out the governor's orders. All it sets are leases of the caller's; it may block for [`ORDER_TIMEOUT`] and belongs on a thread that
 /// may.
 #[derive(Debug)]
 pub struct MemoryActuator {
@@ -67,7 +67,7 @@ pub struct MemoryActuator {
 }
 
 impl MemoryActuator {
-    /// Hands for the cgroups of `layout`.
+    /// For the cgroups of `layout`.
     pub fn new(layout: CgroupLayout) -> Self {
         Self { layout, protection: ProtectionWriter::default(), takes_swappiness: None }
     }
@@ -77,9 +77,9 @@ impl MemoryActuator {
         let path = below_root(path);
         let (version, dir) = self.layout.dir(CgroupController::Memory, &path)?;
         Some(match version {
-            CgroupVersion::V1 => ReclaimMethod::PokeLimit,
+            CgroupVersion::V1 => ReclaimMethod::TransientLimit,
             CgroupVersion::V2 if dir.has("memory.reclaim") => ReclaimMethod::Reclaim,
-            CgroupVersion::V2 if dir.has("memory.high") => ReclaimMethod::PokeHigh,
+            CgroupVersion::V2 if dir.has("memory.high") => ReclaimMethod::TransientHigh,
             CgroupVersion::V2 => return None,
         })
     }
@@ -97,9 +97,9 @@ impl MemoryActuator {
         done(order.group, OrderKind::Reclaim, outcome, reclaimed)
     }
 
-    /// Puts back what a poke could not; to be called with every beat.
+    /// Puts back a transient limit that could not be; to be called with every beat.
     pub fn expire(&mut self, leases: &mut Leases) {
-        // Between two orders no poke is under way.
+        // Between two orders no transient limit is in force.
         let is_left = |knob: &&CgroupKnob| TRANSIENT_FILES.contains(&knob.file.as_str());
         let left: Vec<CgroupKnob> =
             leases.held().map(|record| &record.knob).filter(is_left).cloned().collect();
@@ -271,7 +271,7 @@ fn reclaim_by_request(
     OrderOutcome::Done
 }
 
-/// Pokes `memory.high`, a little at a time, and only so far that as much again could still go: what runs there meanwhile finds pages to
+/// Lowers `memory.high` for a moment, a little at a time, and only so far that as much again could still go: what runs there meanwhile finds pages to
 /// reclaim, and is not held up.
 fn reclaim_by_transient_high(
     layout: &CgroupLayout,
@@ -285,7 +285,7 @@ fn reclaim_by_transient_high(
         return OrderOutcome::Gone;
     };
     if leases.before(&knob).is_some() {
-        // It is held back by this very knob, and the kernel reclaims down to that by itself. A poke would end it.
+        // It is held back by this very knob, and the kernel reclaims down to that by itself. A transient value would end it.
         return OrderOutcome::Partly;
     }
     let mut left = order.amount;
@@ -363,8 +363,8 @@ fn reclaim_by_transient_limit(
     if taken == OrderOutcome::Done && amount < order.amount { OrderOutcome::Partly } else { taken }
 }
 
-fn order_outcome(poked: TransientLimitOutcome) -> OrderOutcome {
-    match poked {
+fn order_outcome(outcome: TransientLimitOutcome) -> OrderOutcome {
+    match outcome {
         TransientLimitOutcome::Complete => OrderOutcome::Done,
         TransientLimitOutcome::Partial => OrderOutcome::Partly,
         TransientLimitOutcome::Foreign => OrderOutcome::Foreign,

@@ -1,4 +1,4 @@
-//! A poke: a limit is asked for so that the kernel reclaims, and is in force for a moment (`memory.high`) or never (v1).
+//! A transient limit: it is asked for so that the kernel reclaims, and is in force for a moment (`memory.high`) or never (v1).
 
 use super::bounded_write::{self, BoundedWrite};
 use crate::lease::{CgroupKnob, KnobError, LeaseError, LeaseOutcome, Leases};
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// What a poke came to.
+/// What a transient limit came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TransientLimitOutcome {
     /// The kernel reclaimed all that was asked for.
@@ -51,7 +51,7 @@ pub(super) fn request_unreachable_limit(
     // Its user has set another meanwhile.
     let is_moot = || knob.read().is_ok_and(|now| now != found);
     let mut is_down = false;
-    let poked = with_lease(leases, knob, Limit::At(0), |file, line| {
+    let outcome = with_lease(leases, knob, Limit::At(0), |file, line| {
         match bounded_write::reclaim_by_unreachable_limit(
             file,
             line,
@@ -69,7 +69,11 @@ pub(super) fn request_unreachable_limit(
             written => written,
         }
     });
-    if is_down && poked == TransientLimitOutcome::Partial { TransientLimitOutcome::Complete } else { poked }
+    if is_down && outcome == TransientLimitOutcome::Partial {
+        TransientLimitOutcome::Complete
+    } else {
+        outcome
+    }
 }
 
 fn with_lease(

@@ -1,10 +1,10 @@
 //! Carrying a [`MountPlan`] out: every mount of it, or none.
 
 use super::mount_calls::{copy_mount, id_of, move_mount, open_target, open_tree};
-use super::mountinfo::{MountEntry, MountTable, is_deleted};
 use super::namespace::{FileId, NamespaceRoot, Unmounter, file_id};
 use super::plan::{BindMount, MountPlan, SkipReason, SkippedSurface, ViewDirectory, covered_filesystem};
 use super::{MountError, SOURCE, TRIGGER_FILES, uncovered};
+use crate::mountinfo::{MountEntry, MountTable, is_deleted};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};

@@ -2,9 +2,9 @@
 
 use super::MountError;
 use super::mount_calls::id_of;
-use super::mountinfo::{MountEntry, MountTable};
 use super::namespace::{NamespaceRoot, Unmounter};
 use super::plan::{is_view, view_name};
+use crate::mountinfo::{MountEntry, MountTable};
 use crate::process;
 use elbowroom_types::id::DeviceNumber;
 use rustix::fd::AsFd;

@@ -31,7 +31,6 @@
 mod attach;
 mod detach;
 mod mount_calls;
-pub mod mountinfo;
 mod namespace;
 mod page;
 mod plan;
@@ -45,7 +44,7 @@ pub use page::PAGE_TARGET;
 pub use plan::{BindMount, MountPlan, MountSurface, SkipReason, SkippedSurface, SurfaceTarget, prefetch};
 pub use pressure::PressureFifo;
 
-use mountinfo::{MountParseError, MountTableError};
+use crate::mountinfo::{MountParseError, MountTableError};
 use std::path::PathBuf;
 
 /// The filesystem type and the source of every view mount; what carries both is ours to replace and to remove.

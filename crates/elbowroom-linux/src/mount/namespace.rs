@@ -1,7 +1,7 @@
 //! Where mounts happen: the root directory and mount namespace of another process, or our own.
 
 use super::MountError;
-use super::mountinfo::{
+use crate::mountinfo::{
     CgroupLine, MountEntry, MountTable, MountTableBounds, MountTableError, parse_cgroups,
 };
 use crate::root::open_inside;

@@ -4,9 +4,9 @@
 use super::MountError;
 use super::attach::refuse_shared_below;
 use super::mount_calls::{id_of, move_mount, open_target, open_tree};
-use super::mountinfo::{MountEntry, MountTable};
 use super::namespace::{NamespaceRoot, Unmounter, file_id, open_dir};
 use super::plan::{is_view, view_name};
+use crate::mountinfo::{MountEntry, MountTable};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::MoveMountFlags;

@@ -1,8 +1,8 @@
 //! Which file of a view goes where in one container.
 
-use super::mountinfo::{CgroupLine, MountEntry, MountTable, is_deleted};
 use super::namespace::{FileId, NamespaceRoot, file_id, open_dir, path_of};
 use super::{FSTYPE, MountError, PAGE_TARGET, SOURCE, TRIGGERS_DIR};
+use crate::mountinfo::{CgroupLine, MountEntry, MountTable, is_deleted};
 use elbowroom_types::id::DeviceNumber;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -329,8 +329,8 @@ impl fmt::Display for SkipReason {
 
 #[cfg(test)]
 mod tests {
-    use super::super::mountinfo::parse_cgroups;
     use super::*;
+    use crate::mountinfo::parse_cgroups;
 
     /// dockerd 20.10 on cgroup v1: the container's own cgroup is what is mounted.
     const DOCKER_V1: (&str, &str) = (

@@ -19,9 +19,9 @@
 use super::attach::refuse_shared_below;
 use super::detach::unmount_exactly;
 use super::mount_calls::{id_of, move_mount, open_target};
-use super::mountinfo::{MountEntry, MountTable};
 use super::namespace::{NamespaceRoot, Unmounter, file_id, open_dir};
 use super::{MountError, SOURCE};
+use crate::mountinfo::{MountEntry, MountTable};
 use elbowroom_types::id::DeviceNumber;
 use elbowroom_types::launch::{DEV, PRESSURE_FILE_NAME};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};

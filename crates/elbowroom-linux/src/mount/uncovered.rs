@@ -11,9 +11,9 @@
 
 use super::MountError;
 use super::mount_calls::{copy_mount, move_mount, open_target};
-use super::mountinfo::{MountEntry, MountTable};
 use super::namespace::NamespaceRoot;
 use super::plan::is_view;
+use crate::mountinfo::{MountEntry, MountTable};
 use rustix::fd::AsFd;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 use std::path::Path;

@@ -33,6 +33,7 @@ mod tree;
 
 use crate::cgroup::layout::LayoutError;
 use crate::cgroup::read::{CgroupFileCache, FdBudget};
+use crate::activity::ActivitySource;
 use crate::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
 use crate::discover::ContainerDiscovery;
 use crate::parse::Malformed;
@@ -51,7 +52,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 pub use tenant::{MAX_CONTAINERS_PER_TENANT, MAX_GROUPS_PER_TENANT, TenantQuota};
-pub use tick::{ActivitySource, ActivityTracker, TickCost};
+pub use tick::TickCost;
 use tree::GroupTree;
 
 /// Where and how to look.
@@ -182,7 +183,7 @@ impl Sensor {
         let possible = cpu_list(&root, "sys/devices/system/cpu/possible").unwrap_or(node.online);
         let machine = node_counters::NodeCounters::best_source(&layout);
         let tier = if config.bpf && root.is_host() {
-            ActivitySource::choose(&layout)
+            tick::choose_activity_source(&layout)
         } else {
             ActivitySource::Files
         };

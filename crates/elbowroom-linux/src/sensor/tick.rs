@@ -17,60 +17,26 @@
 use super::Sensor;
 use super::meter::{ReadContext, is_small_change};
 use super::tree::{GroupSlot, GroupTree};
+use crate::activity::ActivitySource;
 use crate::cgroup::CgroupLayout;
 use elbowroom_types::sample::Tick;
 use elbowroom_types::unit::Micros;
-use std::fmt::Debug;
 
 /// In an active tier, a group's files are read once in so many periods all the same.
 const TRACKED_READ_PERIODS: u64 = 64;
 /// How many children that back off are read early for one parent in one tick; halved with every look in vain.
 const MAX_PROBES: usize = 64;
 
-/// Who says which groups ran.
-#[derive(Debug, Default)]
-pub enum ActivitySource {
-    /// Their files, read in a period that adapts to each.
-    #[default]
-    Files,
-    /// Somebody who sees every context switch.
-    Tracked(Box<dyn ActivityTracker>),
+/// The best source that this build has and this kernel takes.
+#[cfg(feature = "bpf")]
+pub(super) fn choose_activity_source(layout: &CgroupLayout) -> ActivitySource {
+    crate::bpf::detect_activity_source(layout)
 }
 
-impl ActivitySource {
-    /// The best one that this build has and this kernel takes.
-    #[cfg(feature = "bpf")]
-    pub(super) fn choose(layout: &CgroupLayout) -> Self {
-        crate::bpf::detect_activity_source(layout)
-    }
-
-    /// Files: this build has nothing else.
-    #[cfg(not(feature = "bpf"))]
-    pub(super) fn choose(_: &CgroupLayout) -> Self {
-        Self::Files
-    }
-
-    /// For people, and as in the configuration: `files` or `bpf`.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Files => "files",
-            Self::Tracked(_) => "bpf",
-        }
-    }
-}
-
-/// A source that knows which groups ran since it was last asked, without reading their files.
-pub trait ActivityTracker: Debug + Send {
-    /// Follows the group whose directory has this inode in the hierarchy of the cpu controller, under a slot of the
-    /// caller's. False where it cannot: the group's files are read as in [`ActivitySource::Files`].
-    fn track(&mut self, inode: u64, slot: u32) -> bool;
-
-    /// Forgets a group.
-    fn untrack(&mut self, inode: u64);
-
-    /// Calls `each` with every slot whose own tasks (not those of groups below it) ran since the last call, and the CPU time
-    /// they used since the group is tracked.
-    fn drain_active(&mut self, each: &mut dyn FnMut(u32, Micros));
+/// Files: this build has nothing else.
+#[cfg(not(feature = "bpf"))]
+pub(super) fn choose_activity_source(_: &CgroupLayout) -> ActivitySource {
+    ActivitySource::Files
 }
 
 /// What one tick cost.

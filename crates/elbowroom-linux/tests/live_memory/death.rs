@@ -124,7 +124,7 @@ fn stride() -> usize {
 }
 
 #[test]
-fn killed_at_any_system_call_of_a_poke_nothing_stays_squeezed() {
+fn killed_at_any_system_call_of_a_transient_limit_nothing_stays_squeezed() {
     let mut room = room!();
     room.set_limit(256);
     room.reread(64);
@@ -147,7 +147,7 @@ fn killed_at_any_system_call_of_a_poke_nothing_stays_squeezed() {
         }
     }
     println!("killed at {stops} stops / {}, {squeezed} times with something of ours in force", stride());
-    assert!(stops > 30, "{stops} stops: a poke is not what it was");
+    assert!(stops > 30, "{stops} stops: a transient limit is not what it was");
     let could_be = room.version() == CgroupVersion::V2 || room.swap_free() > 0;
     assert!(squeezed > 0 || !could_be || stride() > 1, "it was never killed where it matters");
 }

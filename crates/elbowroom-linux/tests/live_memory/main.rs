@@ -72,7 +72,7 @@ fn what_a_group_holds_is_what_its_programs_took() {
 fn who_runs_there_meets_no_limit_of_ours() {
     let mut room = room!();
     let (mut leases, mut actuator) = (Leases::open(&room.ledger()).unwrap(), actuator());
-    if actuator.reclaim_method(&room.path()) == Some(ReclaimMethod::PokeHigh) {
+    if actuator.reclaim_method(&room.path()) == Some(ReclaimMethod::TransientHigh) {
         println!("skipped: needs memory.reclaim or cgroup v1");
         return;
     }
@@ -227,7 +227,7 @@ fn what_it_gave_back_itself_meanwhile_is_not_taken_once_more() {
 }
 
 #[test]
-fn a_limit_that_a_poke_could_not_put_back_goes_with_the_next_beat() {
+fn a_transient_limit_that_could_not_be_put_back_goes_with_the_next_beat() {
     let room = room!();
     room.set_limit(256);
     let (mut leases, mut actuator) = (Leases::open(&room.ledger()).unwrap(), actuator());
@@ -421,9 +421,9 @@ fn the_way_is_the_gentlest_that_the_kernel_has() {
     let room = room!();
     let way = actuator().reclaim_method(&room.path());
     let expect = match room.version() {
-        CgroupVersion::V1 => ReclaimMethod::PokeLimit,
+        CgroupVersion::V1 => ReclaimMethod::TransientLimit,
         CgroupVersion::V2 if room.dir().join("memory.reclaim").exists() => ReclaimMethod::Reclaim,
-        CgroupVersion::V2 => ReclaimMethod::PokeHigh,
+        CgroupVersion::V2 => ReclaimMethod::TransientHigh,
     };
     assert_eq!(way, Some(expect));
 }

@@ -1,11 +1,11 @@
 //! Page faults of containers while they run.
 //!
-//! Programs in the kernel count by cgroup (`crate::bpf::faults`); whose a cgroup is, is looked up here, again and again, so that
+//! Programs in the kernel count by cgroup ([`super::fault_counter`]); whose a cgroup is, is looked up here, again and again, so that
 //! a container that begins meanwhile is counted from its first fault. The work in which faults happen is its CPU time, and its
 //! instructions where the processor counts them. A container that is started again has another cgroup under the same path: its
 //! CPU time goes on, its instructions are counted no more.
 
-use crate::bpf::faults::{BpfRunStats, FaultCounter};
+use super::fault_counter::{BpfRunStats, FaultCounter};
 use crate::counter;
 use crate::counter::{CounterScope, PerfCounterEvent};
 use crate::faults::model::{ExecutedWork, FaultCounts, FaultTier};

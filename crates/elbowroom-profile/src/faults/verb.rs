@@ -1,7 +1,7 @@
 //! `elbowroom profile faults`: what page faults containers take. Needs BPF.
 
 use crate::report::ReportArgs;
-use crate::verb::ContainerSelection;
+use crate::selection::ContainerSelection;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use elbowroom_client::control::LoadSources;

@@ -3,8 +3,11 @@
 use crate::overhead::{OverheadMeter, ProfilerOverhead};
 use crate::pages::measure::{PageTableReader, PageTableSnapshot, PageTableSource};
 use crate::pages::model::{AreaKind, EntryCounts};
-use crate::report::{BarChart, ProfileDocument, ReportArgs, ReportBlock, ReportSection, ReportTable};
-use crate::verb::{ContainerSelection, kernel_fact, percent, short_count};
+use crate::report::{
+    BarChart, ProfileDocument, ReportArgs, ReportBlock, ReportSection, ReportTable, kernel_fact, percent,
+    short_count,
+};
+use crate::selection::ContainerSelection;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use elbowroom_client::control::LoadSources;

@@ -9,10 +9,12 @@
 
 mod flame_graph;
 mod html;
+mod number;
 mod svg;
 mod text;
 
 pub(crate) use flame_graph::FlameGraph;
+pub(crate) use number::{percent, short_count};
 
 use crate::overhead::ProfilerOverhead;
 use anyhow::{Context, Result};
@@ -62,6 +64,12 @@ pub(crate) struct ProfileDocument {
     pub(crate) facts: Vec<(String, String)>,
     /// What was found, in the order of reading.
     pub(crate) sections: Vec<ReportSection>,
+}
+
+/// The running kernel's release, a fact that every profile depends on.
+pub(crate) fn kernel_fact() -> (String, String) {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    ("kernel".to_owned(), release)
 }
 
 /// One thing that was found.

@@ -4,7 +4,7 @@
 //! - `everything_adds_up`: programs, families, and kernel and user, each sum to all samples.
 
 use super::family::{FunctionFamily, StackClassifier};
-use super::stack::{CallStack, ExecutionMode};
+use crate::stack::{CallStack, ExecutionMode};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -118,7 +118,7 @@ fn shares(families: BTreeMap<FunctionFamily, SampleSplit>) -> Vec<FamilyShare> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::startup::stack::StackFrame;
+    use crate::stack::StackFrame;
     use proptest::prelude::*;
 
     fn any_stack() -> impl Strategy<Value = CallStack> {

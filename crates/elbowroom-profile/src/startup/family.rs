@@ -9,7 +9,7 @@
 //! Names are those of Linux 5.10 to 6.18 and Go 1.16 to 1.25. A `*` stands for anything, and so for the one that Go writes before
 //! a receiver, too; `[x*]` is a file that has no symbols, or any function in it. The longest name that fits a frame decides.
 
-use super::stack::{CallStack, ExecutionMode, StackFrame};
+use crate::stack::{CallStack, ExecutionMode, StackFrame};
 use serde::Serialize;
 use std::collections::HashMap;
 

@@ -2,6 +2,5 @@
 
 pub mod breakdown;
 pub mod family;
-pub mod stack;
 pub mod timeline;
 pub mod verb;

@@ -3,7 +3,7 @@
 pub mod pclntab;
 
 use super::processes::{CodeAddress, CodeModule, SampledProcesses};
-use crate::startup::stack::{CallStack, ExecutionMode, StackFrame};
+use crate::stack::{CallStack, ExecutionMode, StackFrame};
 use elbowroom_linux::bounded;
 use elbowroom_linux::elf::name_at;
 use object::elf::{STT_FUNC, STT_GNU_IFUNC};

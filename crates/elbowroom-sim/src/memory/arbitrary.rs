@@ -36,7 +36,7 @@ impl MemoryScenario {
 fn tenant(random: &mut SplitMix64, i: usize, mib: f64, lasts: Micros) -> MemoryTenant {
     let name = format!("t{i}");
     let limited = random.one_in(4);
-    let voices = [
+    let behaviours = [
         ProbeBehaviour::Honest,
         ProbeBehaviour::Honest,
         ProbeBehaviour::Honest,
@@ -55,7 +55,7 @@ fn tenant(random: &mut SplitMix64, i: usize, mib: f64, lasts: Micros) -> MemoryT
         keeps_max: limited,
         low: size(random, 0.0, 0.5 * mib),
         program: program(random, mib, lasts),
-        probe: random.pick(&voices),
+        probe: random.pick(&behaviours),
         stops_at: random.one_in(6).then(|| Micros::secs(20 + random.below(60) as u64)),
     }
 }

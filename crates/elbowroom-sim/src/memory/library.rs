@@ -53,15 +53,15 @@ pub fn six_phases(kernel: MemcgVersion, phase: Micros) -> MemoryScenario {
 }
 
 /// One that lies beside one that does not: it says that it serves nothing of what it should, whatever it gets.
-pub fn liar(kernel: MemcgVersion, voice: ProbeBehaviour) -> MemoryScenario {
+pub fn liar(kernel: MemcgVersion, behaviour: ProbeBehaviour) -> MemoryScenario {
     let mut scenario = six_phases(kernel, Micros::secs(60));
-    scenario.name = format!("liar, {kernel:?}, {voice:?}").to_lowercase();
+    scenario.name = format!("liar, {kernel:?}, {behaviour:?}").to_lowercase();
     let [a, b] = &mut scenario.tenants[..] else { return scenario };
     a.program.loads = vec![OfferedLoad { from: Micros::ZERO, offered: HIGH }];
     a.stops_at = None;
     b.program.loads = vec![OfferedLoad { from: Micros::ZERO, offered: HIGH }];
     b.program.data = Bytes::gib(16);
-    b.probe = voice;
+    b.probe = behaviour;
     scenario
 }
 

@@ -25,7 +25,7 @@ impl ViewTable {
         }
         let at = self.now();
         for place in 1..self.sched_groups.len() {
-            let (i, standing) = (self.slot_of[place], self.entitlements[place]);
+            let (i, entitlement) = (self.slot_of[place], self.entitlements[place]);
             let Some(slot) = self.slot(i) else { continue };
             if slot.group.container.is_none() {
                 continue;
@@ -37,8 +37,8 @@ impl ViewTable {
             if let Some(slot) = self.slots[i as usize].as_mut() {
                 slot.soft = (own.soft < own.hard).then_some(own.soft);
                 slot.cpu_pool = self.pool_of[place];
-                slot.quota = standing.quota;
-                changes.extend(slot.apply_bounds(&standing, memory, swap_max, at).into_iter().flatten());
+                slot.quota = entitlement.quota;
+                changes.extend(slot.apply_bounds(&entitlement, memory, swap_max, at).into_iter().flatten());
             }
             self.update_slot_sets(i);
         }
@@ -141,14 +141,14 @@ impl ViewTable {
         let mut known = HashMap::new();
         self.pools.clear();
         self.pool_of.clear();
-        for (place, standing) in self.sched_groups.iter().zip(&self.entitlements) {
+        for (place, entitlement) in self.sched_groups.iter().zip(&self.entitlements) {
             let above = place.parent as usize;
             let pool = match self.pool_of.get(above) {
-                Some(pool) if self.entitlements[above].cpus == standing.cpus => *pool,
-                _ => *known.entry(standing.cpus).or_insert(self.pools.len() as u32),
+                Some(pool) if self.entitlements[above].cpus == entitlement.cpus => *pool,
+                _ => *known.entry(entitlement.cpus).or_insert(self.pools.len() as u32),
             };
             if pool as usize == self.pools.len() {
-                self.pools.push(CpuPool::new(standing.cpus));
+                self.pools.push(CpuPool::new(entitlement.cpus));
             }
             self.pool_of.push(pool);
         }
@@ -213,24 +213,24 @@ impl ViewSlot {
     /// bounds push it; effective memory that never grew follows the soft limit, which is the container's own setting.
     fn apply_bounds(
         &mut self,
-        standing: &CpuEntitlement,
+        entitlement: &CpuEntitlement,
         memory: memory::MemoryBounds,
         swap_max: Option<Limit<Bytes>>,
         at: Micros,
     ) -> [Option<ViewChange>; 2] {
-        let cpu = cpu::bounds(standing.quota, standing.cpus.count(), standing.fair);
+        let cpu = cpu::bounds(entitlement.quota, entitlement.cpus.count(), entitlement.fair);
         let old = self.view;
         let kept = old.filter(|_| !self.fresh);
         let cpus = kept.map_or(cpu.lower, |view| view.cpus.clamp(cpu.lower, cpu.upper));
-        let present = standing.cpus.lowest(cpu.upper);
+        let present = entitlement.cpus.lowest(cpu.upper);
         let view = View {
             cpus,
-            millicpu: standing.quota.or(Millicpu::cpus(cpus.into())),
+            millicpu: entitlement.quota.or(Millicpu::cpus(cpus.into())),
             cpus_lower: cpu.lower,
             cpus_upper: cpu.upper,
             online: present.lowest(cpus),
             present,
-            possible: CpuSet::first_n(standing.cpus.iter().last().map_or(1, |last| last + 1)),
+            possible: CpuSet::first_n(entitlement.cpus.iter().last().map_or(1, |last| last + 1)),
             memory: kept
                 .filter(|view| view.memory > view.memory_soft)
                 .map_or(memory.soft, |view| view.memory.clamp(memory.soft, memory.hard)),

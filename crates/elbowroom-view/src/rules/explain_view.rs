@@ -14,20 +14,21 @@ impl ViewTable {
         let (slot, node) = (self.slot(i)?, self.node.as_ref()?);
         let view = slot.view?;
         let place = self.slot_of.iter().skip(1).position(|s| *s == i)? + 1;
-        let standing = self.entitlements.get(place)?;
+        let entitlement = self.entitlements.get(place)?;
         let path = |group: &CgroupProperties| group.path.clone();
         let inputs = ViewInputs {
             online: node.online.count(),
             cpu_share: slot.group.limits.cpu_share,
-            weight: standing.weight,
-            weight_sum: standing.weight_sum,
-            fair: standing.fair.millicpu(),
-            quota: standing.quota,
-            quota_of: standing.quota.value().and_then(|_| {
-                let sets_it = |group: &&CgroupProperties| cpu::quota(group.limits.cpu_max) == standing.quota;
+            weight: entitlement.weight,
+            weight_sum: entitlement.weight_sum,
+            fair: entitlement.fair.millicpu(),
+            quota: entitlement.quota,
+            quota_of: entitlement.quota.value().and_then(|_| {
+                let sets_it =
+                    |group: &&CgroupProperties| cpu::quota(group.limits.cpu_max) == entitlement.quota;
                 self.ancestors(&slot.group).find(sets_it).map(path)
             }),
-            cpuset: standing.cpus,
+            cpuset: entitlement.cpus,
             memory_hard_of: {
                 let hard = Some(Limit::At(view.memory_hard));
                 let lends = slot.ceiling == Limit::At(view.memory_hard);

@@ -11,7 +11,7 @@
 //! groups that have processes take part. Limits pass downwards, the tightest one winning.
 //!
 //! # Terminology
-//! A *place* is a cgroup in the tree of competition, its *standing* what follows from everybody's places. Place 0 is the
+//! A *place* is a cgroup in the tree of competition, its *entitlement* what follows from all places. Place 0 is the
 //! machine itself. Weights are the kernel's raw numbers: siblings are on one hierarchy, so theirs are of one kind.
 //!
 //! # Properties
@@ -85,7 +85,7 @@ impl CpuEntitlement {
     }
 }
 
-/// Everybody's standing, in the order of `places`. `places[0]` is the machine with its `online` CPUs.
+/// Each place's entitlement, in the order of `places`. `places[0]` is the machine with its `online` CPUs.
 ///
 /// The own weight of a place that does not compete counts for its own share: that is what it would get once it wakes.
 pub(crate) fn entitlements(online: &CpuSet, places: &[SchedGroup]) -> Vec<CpuEntitlement> {
@@ -95,11 +95,11 @@ pub(crate) fn entitlements(online: &CpuSet, places: &[SchedGroup]) -> Vec<CpuEnt
     }
     let mut computed: Vec<CpuEntitlement> = Vec::with_capacity(places.len());
     for (i, place) in places.iter().enumerate() {
-        let standing = match i {
+        let entitlement = match i {
             0 => root_entitlement(online),
             _ => entitlement(place, &computed[place.parent as usize], &sums[place.parent as usize]),
         };
-        computed.push(standing);
+        computed.push(entitlement);
     }
     computed
 }
@@ -177,8 +177,8 @@ mod tests {
     /// Places below the machine of 16 CPUs -> fair shares in thousandths of a CPU.
     fn check(places: &[SchedGroup], expect: &[u64]) {
         let all: Vec<SchedGroup> = [SchedGroup::default()].iter().chain(places).copied().collect();
-        let standings = entitlements(&CpuSet::first_n(16), &all);
-        let fair: Vec<u64> = standings[1..].iter().map(|s| s.fair.millicpu().get()).collect();
+        let entitlements = entitlements(&CpuSet::first_n(16), &all);
+        let fair: Vec<u64> = entitlements[1..].iter().map(|s| s.fair.millicpu().get()).collect();
         assert_eq!(fair, expect, "{places:?}");
     }
 
@@ -267,13 +267,13 @@ mod tests {
     proptest! {
         #[test]
         fn fair_shares_of_competitors_never_exceed_the_machine(places in forest()) {
-            let standings = entitlements(&CpuSet::first_n(16), &places);
+            let entitlements = entitlements(&CpuSet::first_n(16), &places);
             for parent in 0..places.len() {
                 let sum: u64 = (1..places.len())
                     .filter(|i| places[*i].parent as usize == parent && places[*i].competes)
-                    .map(|i| standings[i].fair.0)
+                    .map(|i| entitlements[i].fair.0)
                     .sum();
-                prop_assert!(sum <= standings[parent].fair.0);
+                prop_assert!(sum <= entitlements[parent].fair.0);
             }
         }
 
@@ -283,20 +283,20 @@ mod tests {
         ) {
             let groups = weights.iter().map(|w| group(0, *w));
             let places: Vec<SchedGroup> = std::iter::once(SchedGroup::default()).chain(groups).collect();
-            let standings = entitlements(&CpuSet::first_n(online), &places);
+            let entitlements = entitlements(&CpuSet::first_n(online), &places);
             let sum: u64 = weights.iter().sum();
-            for (weight, standing) in weights.iter().zip(&standings[1..]) {
-                prop_assert_eq!(u64::from(standing.fair.cpus_ceil()), (weight * u64::from(online)).div_ceil(sum));
+            for (weight, entitlement) in weights.iter().zip(&entitlements[1..]) {
+                prop_assert_eq!(u64::from(entitlement.fair.cpus_ceil()), (weight * u64::from(online)).div_ceil(sum));
             }
         }
 
         #[test]
         fn limits_only_tighten_on_the_way_down(places in forest()) {
-            let standings = entitlements(&CpuSet::first_n(16), &places);
+            let entitlements = entitlements(&CpuSet::first_n(16), &places);
             for i in 1..places.len() {
-                let above = standings[places[i].parent as usize];
-                prop_assert!(standings[i].cap() <= above.cap());
-                prop_assert!(standings[i].cpus.difference(&above.cpus).is_empty() && !standings[i].cpus.is_empty());
+                let above = entitlements[places[i].parent as usize];
+                prop_assert!(entitlements[i].cap() <= above.cap());
+                prop_assert!(entitlements[i].cpus.difference(&above.cpus).is_empty() && !entitlements[i].cpus.is_empty());
             }
         }
     }

@@ -68,13 +68,13 @@ pub struct FillNode {
 
 impl FillNode {
     /// A place and what follows for it, on the CPUs of `pool`; `view` where it is a container.
-    pub fn new(place: &SchedGroup, standing: &CpuEntitlement, pool: u32, view: Option<&View>) -> Self {
+    pub fn new(place: &SchedGroup, entitlement: &CpuEntitlement, pool: u32, view: Option<&View>) -> Self {
         Self {
             parent: place.parent,
             pool,
-            weight: standing.weight,
-            quota: standing.quota,
-            cap: standing.cap().get(),
+            weight: entitlement.weight,
+            quota: entitlement.quota,
+            cap: entitlement.cap().get(),
             shown: view.map(|view| (view.cpus, view.cpu_bounds())),
         }
     }
@@ -274,14 +274,14 @@ mod tests {
         };
         let mut places = vec![group(0), group(0), group(1), group(1), group(2), group(2), group(3)];
         places[2].quota = Some(Limit::At(Millicpu(6_000)));
-        let standings = entitlements(&CpuSet::first_n(16), &places);
+        let entitlements = entitlements(&CpuSet::first_n(16), &places);
         let demand = |i: usize| match i {
             4..7 => CpuDemand { used: asks[i - 4].min(1_000), requested: asks[i - 4] },
             _ => CpuDemand::default(),
         };
         let used = asks.iter().map(|a| (*a).min(1_000)).sum::<u64>() + system;
         let spots: Vec<FillNode> =
-            places.iter().zip(&standings).map(|(p, s)| FillNode::new(p, s, 0, None)).collect();
+            places.iter().zip(&entitlements).map(|(p, s)| FillNode::new(p, s, 0, None)).collect();
         let caps = |i: usize| spots[i].cap;
         let mut scratch = FillScratch::default();
         fill(&spots, caps, demand, used, &mut scratch)[4..].to_vec()

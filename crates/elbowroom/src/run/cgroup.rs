@@ -1,6 +1,6 @@
 //! The cgroups of `elbowroom run`: `/elbowroom/NAME` in every hierarchy that limits or views need.
 //!
-//! A runner holds a lock (`flock`) on the first of its cgroup's directories as long as it lives, and hands it to its heir where
+//! A runner holds a lock (`flock`) on the first of its cgroup's directories as long as it lives, and hands it to its reaper where
 //! processes are left. A cgroup whose lock is free belongs to nobody: where it is empty too, whoever comes by may remove it. So
 //! a runner that was killed leaves nothing for good, and a cgroup that is just being made is not mistaken for a leftover.
 
@@ -126,7 +126,7 @@ impl RunCgroup {
         Ok(is_at(&file, dir).then_some(file))
     }
 
-    /// What an heir needs: the name, the agent's directory and the lock.
+    /// What a reaper needs: the name, the agent's directory and the lock.
     pub(crate) fn into_parts(self) -> (String, PathBuf, File) {
         (self.name, self.run_dir, self.lock)
     }

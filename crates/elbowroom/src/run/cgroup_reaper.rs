@@ -1,4 +1,4 @@
-//! The heir of a run whose command has ended before other processes of its cgroup: a process in the background, in a session of
+//! The reaper of a run whose command has ended before other processes of its cgroup: a process in the background, in a session of
 //! its own, that holds the run's lock and removes the cgroups with the last process.
 
 use super::FORWARDED_SIGNALS;
@@ -15,16 +15,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// The hidden verb.
-const VERB: &str = "run-heir";
+const VERB: &str = "run-reaper";
 
-/// What the runner tells its heir; the lock is its standard input.
+/// What the runner tells its reaper; the lock is its standard input.
 #[derive(Args, Debug)]
 pub(crate) struct CgroupReaperArgs {
     #[arg(long)]
     name: String,
 }
 
-/// Starts the heir, which keeps none of the runner's descriptors but the lock: who reads a pipe from the runner, or waits for
+/// Starts the reaper, which keeps none of the runner's descriptors but the lock: who reads a pipe from the runner, or waits for
 /// its lock, waits no longer than for the runner and what it left.
 pub(crate) fn spawn(group: RunCgroup) -> io::Result<()> {
     let (name, run_dir, lock) = group.into_parts();

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 use elbowroom_linux::bounded;
-use elbowroom_linux::mount::mountinfo::{MountTable, MountTableBounds};
+use elbowroom_linux::mountinfo::{MountTable, MountTableBounds};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

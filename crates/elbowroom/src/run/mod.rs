@@ -2,8 +2,8 @@
 //!
 //! The command is this process's child. It joins its cgroups, takes a mount namespace of its own, mounts its view and only
 //! then becomes the command, so the first thing the command reads is the view. The runner forwards signals, returns the
-//! command's status and removes the cgroups. It kills nothing: where processes are left, an heir in the background waits for
-//! the last of them and removes the cgroups then. Those of a runner or an heir that was killed go with the next `elbowroom run`.
+//! command's status and removes the cgroups. It kills nothing: where processes are left, a reaper in the background waits for
+//! the last of them and removes the cgroups then. Those of a runner or a reaper that was killed go with the next `elbowroom run`.
 
 pub(crate) mod cgroup;
 pub(crate) mod cgroup_reaper;

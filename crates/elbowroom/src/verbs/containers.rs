@@ -3,13 +3,13 @@
 use super::memory;
 use super::probe::probe_text;
 use super::reach::{cpus_seen, reach_text};
-use crate::cli::ListArgs;
 use anyhow::Result;
+use clap::Args;
 use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, Explanation, display_name};
 use elbowroom_client::control::ControlClient;
 use elbowroom_client::dated::Dated;
 use elbowroom_client::number_format;
-use elbowroom_client::output::{ContainerArgs, OutputArgs, unexpected_response};
+use elbowroom_client::output::{ContainerArgs, OutputArgs, TableArgs, unexpected_response};
 use elbowroom_client::table::{Align, Keep, TableStyle, clip};
 use elbowroom_govern::disk::{ContainerDiskStatus, LimitedBy};
 use elbowroom_linux::containers::ContainerSelector;
@@ -22,6 +22,16 @@ use elbowroom_view::rules::{ViewChange, ViewDelta, ViewExplanation};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
+
+/// Arguments of `list`.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct ListArgs {
+    /// Also list containers that ended within the last hour.
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) table: TableArgs,
+}
 
 /// `elbowroom list`: the worst first.
 pub(crate) fn list(run_dir: &Path, args: ListArgs) -> Result<String> {

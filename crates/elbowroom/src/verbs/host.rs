@@ -1,8 +1,7 @@
 //! `host`: any verb in the namespaces of the host, for a container that has the host's process ids.
 
-use crate::cli::{Cli, Verb, usage_error_line};
-use anyhow::{Context, Result, bail};
-use clap::{Args, Parser};
+use anyhow::{Context, Result};
+use clap::Args;
 use elbowroom_agent::view_server::image;
 use elbowroom_linux::host_namespaces::{copy_tree, enter_host};
 use rustix::fs::{Mode, OFlags};
@@ -20,29 +19,34 @@ pub(crate) struct HostArgs {
     words: Vec<OsString>,
 }
 
-/// Becomes the verb; returns where that fails.
-pub(crate) fn host(run_dir: &Path, args: &HostArgs) -> Result<std::convert::Infallible> {
+/// What has to be known of the verb before the host is entered.
+pub(crate) struct HostVerb {
+    pub(crate) run_dir: PathBuf,
+    pub(crate) is_agent: bool,
+}
+
+/// Becomes the verb; returns where that fails. `parse` reads the words as this program's command line.
+pub(crate) fn host(
+    run_dir: &Path,
+    args: &HostArgs,
+    parse: impl FnOnce(&[OsString]) -> Result<HostVerb>,
+) -> Result<std::convert::Infallible> {
     let run_dir = std::path::absolute(run_dir)?;
     let words = [OsString::from("elbowroom"), "--run-dir".into(), run_dir.into()]
         .into_iter()
         .chain(args.words.iter().cloned());
     let words: Vec<OsString> = words.collect();
     // Before anything is entered or mounted. Help and versions end here.
-    let cli = match Cli::try_parse_from(&words) {
-        Ok(cli) => cli,
-        Err(error) if error.use_stderr() => bail!("{}", usage_error_line(&error)),
-        Err(answer) => answer.exit(),
-    };
-    let is_agent = matches!(cli.verb, Verb::Agent(_));
+    let verb = parse(&words)?;
     let own = std::env::current_exe().context("this program's own path")?;
     let program = rustix::fs::open(&own, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .with_context(|| own.display().to_string())?;
     let directory = own.parent().context("the directory of this program is not known")?;
-    let tree = is_agent.then(|| copy_tree(directory)).transpose()?;
+    let tree = verb.is_agent.then(|| copy_tree(directory)).transpose()?;
     let entered = enter_host()?;
     let path = match tree.filter(|_| entered) {
-        Some(tree) => image::mount(&cli.run_dir, &tree)
-            .with_context(|| format!("{}: mounting the image's programs there", cli.run_dir.display()))?
+        Some(tree) => image::mount(&verb.run_dir, &tree)
+            .with_context(|| format!("{}: mounting the image's programs there", verb.run_dir.display()))?
             .join(image::PROGRAM),
         None => PathBuf::from(format!("/proc/self/fd/{}", program.as_raw_fd())),
     };

@@ -17,3 +17,13 @@ pub(crate) mod restore;
 pub(crate) mod ring_recording;
 pub(crate) mod top;
 pub(crate) mod version;
+
+use elbowroom_types::unit::{Micros, parse_duration};
+
+/// A time between two looks, which is never zero.
+fn parse_interval(text: &str) -> Result<Micros, String> {
+    match parse_duration(text).map_err(|e| e.to_string())? {
+        Micros(0) => Err(format!("{text} is no time at all: write for example \"500ms\"")),
+        interval => Ok(interval),
+    }
+}

@@ -5,11 +5,12 @@
 //! the events to fresh [`ViewTable`] and [`DiskGovernor`] and compares every decision; it needs neither root nor the machine that was
 //! recorded.
 
-use crate::cli::{RecordArgs, ReplayArgs};
+use super::parse_interval;
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use elbowroom_agent::config::{AgentConfig, ContainerSettings};
 use elbowroom_client::number_format;
-use elbowroom_client::output::Format;
+use elbowroom_client::output::{Format, OutputArgs};
 use elbowroom_govern::disk::{Cap, DiskGovernor, DiskOrder};
 use elbowroom_govern::{GovernorMode, disk};
 use elbowroom_linux::bounded::LineReader;
@@ -20,14 +21,14 @@ use elbowroom_types::alert::Alert;
 use elbowroom_types::claim::Claim;
 use elbowroom_types::io::IoMax;
 use elbowroom_types::sample::HostEvent;
-use elbowroom_types::unit::Micros;
+use elbowroom_types::unit::{Bytes, Micros, parse_bytes, parse_duration};
 use elbowroom_view::rules::{ViewChange, ViewPolicy, ViewTable};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{BufWriter, IsTerminal, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Version of the recording's form.
 const VERSION: u32 = 2;
@@ -37,6 +38,45 @@ const DEFAULT_DURATION: Micros = Micros::secs(60);
 const MAX_DIFFERENCES: usize = 10;
 /// The most bytes of an event: of ten thousand containers a tick has some two millions.
 const MAX_EVENT_BYTES: u64 = 64 << 20;
+
+/// Arguments of `record`.
+#[derive(Args)]
+pub(crate) struct RecordArgs {
+    /// File to write; `-` for standard output.
+    #[arg(required_unless_present = "ring")]
+    pub(crate) file: Option<PathBuf>,
+    /// How long; a file is 60 s long and a ring has no end unless this says otherwise.
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) duration: Option<Micros>,
+    /// Keep a ring of what a running agent knows in this directory instead, second by second.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["file", "config"])]
+    pub(crate) ring: Option<PathBuf>,
+    /// Most that the ring takes; the oldest goes first.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_bytes, requires = "ring")]
+    pub(crate) max_size: Bytes,
+    /// Time between two snapshots of the ring.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_interval, requires = "ring")]
+    pub(crate) every: Micros,
+    /// Configuration file, for the rules to record with.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// Arguments of `replay`.
+#[derive(Args)]
+pub(crate) struct ReplayArgs {
+    /// Recording to read, a file or the directory of a ring; `-` for standard input.
+    pub(crate) file: PathBuf,
+    /// Of a ring: which moment to show, for example "2026-11-21T02:47" (local time), "02:47" or "-5m"; the last one without it. On a
+    /// terminal, arrows step through time.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) at: Option<String>,
+    /// Of a ring: serve the API and the dashboard over it on this address instead, as they were at --at.
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "format")]
+    pub(crate) serve: Option<std::net::SocketAddr>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]

@@ -1,7 +1,7 @@
 //! `elbowroom record --ring` and `elbowroom replay DIR`: the black box from outside.
 
+use super::record::{RecordArgs, ReplayArgs};
 use super::top::{self, LiveScreen, TopAction};
-use crate::cli::{RecordArgs, ReplayArgs};
 use anyhow::{Context, Result, ensure};
 use elbowroom_agent::http::recording;
 use elbowroom_agent::recorder::reader::RecordingCursor;

@@ -1,12 +1,17 @@
 //! `elbowroom version`: this program, and the agent that runs.
 
-use crate::cli::VERSION;
 use anyhow::Result;
 use elbowroom_client::api::{ControlRequest, ControlResponse};
 use elbowroom_client::control::ControlClient;
 use elbowroom_client::output::OutputArgs;
 use serde::Serialize;
 use std::path::Path;
+
+/// What `--version` says. A release names the commit that it was made from (`packaging/release`).
+pub(crate) const VERSION: &str = match option_env!("ELBOWROOM_BUILD") {
+    Some(build) => build,
+    None => env!("CARGO_PKG_VERSION"),
+};
 
 /// What this program was built with; each is a feature of Cargo.
 const FEATURES: &[(&str, bool)] = &[

@@ -127,8 +127,8 @@ impl<'a> NriSession<'a> {
         let all = pod.annotations.iter().chain(&container.annotations);
         let all = all.map(|(key, value)| (key.as_str(), value.as_str()));
         let all = label::for_container(all, &container.name, |_| true);
-        let heed = self.context.containers.labels;
-        let labels = ContainerLabels::parse(all.iter().map(|(key, value)| (*key, *value)), heed);
+        let policy = self.context.containers.labels;
+        let labels = ContainerLabels::parse(all.iter().map(|(key, value)| (*key, *value)), policy);
         let is_own = |key: &str, value: &str| container.annotations.get(key).is_some_and(|own| own == value);
         let inherited = all.into_iter().filter(|(key, value)| !is_own(key, value));
         let name = (!container.name.is_empty()).then(|| container.name.clone());

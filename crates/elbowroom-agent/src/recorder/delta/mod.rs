@@ -31,11 +31,11 @@ pub struct Part {
 /// Bytes that are no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a frame of a recording")]
-pub struct Malformed;
+pub struct InvalidFrame;
 
-/// A part as it is kept for the next frame.
+/// A part of the frame before: what the next one is a difference to.
 #[derive(Clone, Debug, PartialEq)]
-struct Kept {
+struct PreviousPart {
     key: String,
     template: Vec<u8>,
     numbers: Vec<Number>,
@@ -53,7 +53,7 @@ const GONE: u8 = 3;
 /// Makes frames.
 #[derive(Debug, Default)]
 pub struct Encoder {
-    before: Vec<Kept>,
+    before: Vec<PreviousPart>,
 }
 
 impl Encoder {
@@ -63,12 +63,12 @@ impl Encoder {
             self.before.clear();
         }
         let place: HashMap<&str, usize> =
-            self.before.iter().enumerate().map(|(at, kept)| (kept.key.as_str(), at)).collect();
+            self.before.iter().enumerate().map(|(at, part)| (part.key.as_str(), at)).collect();
         let (mut out, mut next, mut same) = (Vec::new(), 0, 0);
-        let mut kept = Vec::with_capacity(parts.len());
+        let mut parts_now = Vec::with_capacity(parts.len());
         for part in parts {
             let Template { template, numbers } = template::split(&part.json);
-            let now = Kept { key: part.key.clone(), template, numbers };
+            let now = PreviousPart { key: part.key.clone(), template, numbers };
             let at = place.get(part.key.as_str()).copied().filter(|at| *at >= next);
             let before = at.map(|at| &self.before[at]).filter(|before| before.template == now.template);
             match (at, before) {
@@ -96,10 +96,10 @@ impl Encoder {
                     now.numbers.iter().for_each(|number| number.put(&mut out));
                 }
             }
-            kept.push(now);
+            parts_now.push(now);
         }
         flush(&mut out, &mut same);
-        self.before = kept;
+        self.before = parts_now;
         out
     }
 }
@@ -115,48 +115,48 @@ fn flush(out: &mut Vec<u8>, same: &mut u64) {
 /// Reads frames, in the order in which they were made. After an error, only a key frame makes sense.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    before: Vec<Kept>,
+    before: Vec<PreviousPart>,
 }
 
 impl Decoder {
     /// Takes a frame; [`Self::parts`] gives the document.
     ///
     /// # Errors
-    /// [`Malformed`] for anything that [`Encoder::frame`] does not make after the frames before.
-    pub fn frame(&mut self, bytes: &[u8], key: bool) -> Result<(), Malformed> {
+    /// [`InvalidFrame`] for anything that [`Encoder::frame`] does not make after the frames before.
+    pub fn frame(&mut self, bytes: &[u8], key: bool) -> Result<(), InvalidFrame> {
         let mut before = std::mem::take(&mut self.before).into_iter();
         if key {
             before = Vec::new().into_iter();
         }
         let mut bytes = Bytes(bytes);
-        let mut kept = Vec::new();
+        let mut parts_now = Vec::new();
         while let Some(what) = bytes.byte() {
             match what {
                 SAME => {
                     let count = bytes.length(before.len())?;
-                    kept.extend(before.by_ref().take(count));
+                    parts_now.extend(before.by_ref().take(count));
                 }
                 GONE => {
                     let count = bytes.length(before.len())?;
                     before.by_ref().take(count).for_each(drop);
                 }
                 CHANGED => {
-                    let mut part = before.next().ok_or(Malformed)?;
+                    let mut part = before.next().ok_or(InvalidFrame)?;
                     number::take_changes(&mut bytes, &mut part.numbers)?;
-                    kept.push(part);
+                    parts_now.push(part);
                 }
                 NEW => {
-                    let key = String::from_utf8(bytes.slice()?.to_vec()).map_err(|_| Malformed)?;
+                    let key = String::from_utf8(bytes.slice()?.to_vec()).map_err(|_| InvalidFrame)?;
                     let template = bytes.slice()?.to_vec();
-                    std::str::from_utf8(&template).map_err(|_| Malformed)?;
+                    std::str::from_utf8(&template).map_err(|_| InvalidFrame)?;
                     let count = template.iter().filter(|byte| **byte == template::HOLE).count();
                     let numbers = (0..count).map(|_| Number::take(&mut bytes)).collect::<Result<_, _>>()?;
-                    kept.push(Kept { key, template, numbers });
+                    parts_now.push(PreviousPart { key, template, numbers });
                 }
-                _ => return Err(Malformed),
+                _ => return Err(InvalidFrame),
             }
         }
-        self.before = kept;
+        self.before = parts_now;
         Ok(())
     }
 
@@ -168,8 +168,8 @@ impl Decoder {
     /// The parts of it whose keys are wanted; they are asked for in their order.
     pub fn wanted(&self, mut is_wanted: impl FnMut(&str) -> bool) -> Vec<Part> {
         let part =
-            |kept: &Kept| Part { key: kept.key.clone(), json: template::join(&kept.template, &kept.numbers) };
-        self.before.iter().filter(|kept| is_wanted(&kept.key)).map(part).collect()
+            |part: &PreviousPart| Part { key: part.key.clone(), json: template::join(&part.template, &part.numbers) };
+        self.before.iter().filter(|part| is_wanted(&part.key)).map(part).collect()
     }
 }
 

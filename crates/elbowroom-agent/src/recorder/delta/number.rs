@@ -1,6 +1,6 @@
 //! Numbers of a document, and their differences.
 
-use super::Malformed;
+use super::InvalidFrame;
 use super::varint::{self, Bytes};
 use std::fmt;
 
@@ -58,13 +58,13 @@ impl Number {
     }
 
     /// Reads a whole number.
-    pub(super) fn take(bytes: &mut Bytes<'_>) -> Result<Self, Malformed> {
-        match bytes.byte().ok_or(Malformed)? {
+    pub(super) fn take(bytes: &mut Bytes<'_>) -> Result<Self, InvalidFrame> {
+        match bytes.byte().ok_or(InvalidFrame)? {
             INT => Ok(Self::Int(unzigzag(bytes.number()?))),
             UINT => Ok(Self::Uint(bytes.number()?)),
             FLOAT => float(bytes),
             DOUBLE => double(bytes),
-            _ => Err(Malformed),
+            _ => Err(InvalidFrame),
         }
     }
 
@@ -82,7 +82,7 @@ impl Number {
         true
     }
 
-    fn take_difference(bytes: &mut Bytes<'_>, before: Self) -> Result<Self, Malformed> {
+    fn take_difference(bytes: &mut Bytes<'_>, before: Self) -> Result<Self, InvalidFrame> {
         match before {
             Self::Int(before) => Ok(Self::Int(before.wrapping_add(unzigzag(bytes.number()?)))),
             Self::Uint(before) => Ok(Self::Uint(before.wrapping_add_signed(unzigzag(bytes.number()?)))),
@@ -125,13 +125,13 @@ pub(super) fn put_changes(out: &mut Vec<u8>, before: &[Number], now: &[Number]) 
 }
 
 /// Reads what became of numbers.
-pub(super) fn take_changes(bytes: &mut Bytes<'_>, numbers: &mut [Number]) -> Result<(), Malformed> {
+pub(super) fn take_changes(bytes: &mut Bytes<'_>, numbers: &mut [Number]) -> Result<(), InvalidFrame> {
     let count = bytes.length(numbers.len())?;
     let mut next = 0usize;
     for _ in 0..count {
         let gap = bytes.number()?;
-        let at = usize::try_from(gap >> 1).ok().and_then(|gap| next.checked_add(gap)).ok_or(Malformed)?;
-        let number = numbers.get_mut(at).ok_or(Malformed)?;
+        let at = usize::try_from(gap >> 1).ok().and_then(|gap| next.checked_add(gap)).ok_or(InvalidFrame)?;
+        let number = numbers.get_mut(at).ok_or(InvalidFrame)?;
         *number = match gap & 1 {
             0 => Number::take_difference(bytes, *number)?,
             _ => Number::take(bytes)?,
@@ -141,14 +141,14 @@ pub(super) fn take_changes(bytes: &mut Bytes<'_>, numbers: &mut [Number]) -> Res
     Ok(())
 }
 
-fn float(bytes: &mut Bytes<'_>) -> Result<Number, Malformed> {
+fn float(bytes: &mut Bytes<'_>) -> Result<Number, InvalidFrame> {
     let n = f32::from_le_bytes(bytes.take()?);
-    if n.is_finite() { Ok(Number::Float(n)) } else { Err(Malformed) }
+    if n.is_finite() { Ok(Number::Float(n)) } else { Err(InvalidFrame) }
 }
 
-fn double(bytes: &mut Bytes<'_>) -> Result<Number, Malformed> {
+fn double(bytes: &mut Bytes<'_>) -> Result<Number, InvalidFrame> {
     let n = f64::from_le_bytes(bytes.take()?);
-    if n.is_finite() { Ok(Number::Double(n)) } else { Err(Malformed) }
+    if n.is_finite() { Ok(Number::Double(n)) } else { Err(InvalidFrame) }
 }
 
 /// Small numbers of either sign become small ones.

@@ -1,6 +1,6 @@
 //! Numbers in as few bytes as they need, seven bits each, the lowest first (LEB128).
 
-use super::Malformed;
+use super::InvalidFrame;
 
 /// Appends a number.
 pub(super) fn put(out: &mut Vec<u8>, mut n: u64) {
@@ -30,38 +30,38 @@ impl<'a> Bytes<'a> {
     }
 
     /// A number.
-    pub(super) fn number(&mut self) -> Result<u64, Malformed> {
+    pub(super) fn number(&mut self) -> Result<u64, InvalidFrame> {
         let mut n = 0;
         for shift in (0..64).step_by(7) {
-            let byte = self.byte().ok_or(Malformed)?;
+            let byte = self.byte().ok_or(InvalidFrame)?;
             let bits = u64::from(byte & 0x7f);
             if bits << shift >> shift != bits {
-                return Err(Malformed);
+                return Err(InvalidFrame);
             }
             n |= bits << shift;
             if byte < 0x80 {
                 return Ok(n);
             }
         }
-        Err(Malformed)
+        Err(InvalidFrame)
     }
 
     /// A number that is at most `most`.
-    pub(super) fn length(&mut self, most: usize) -> Result<usize, Malformed> {
-        usize::try_from(self.number()?).ok().filter(|n| *n <= most).ok_or(Malformed)
+    pub(super) fn length(&mut self, most: usize) -> Result<usize, InvalidFrame> {
+        usize::try_from(self.number()?).ok().filter(|n| *n <= most).ok_or(InvalidFrame)
     }
 
     /// So many bytes.
-    pub(super) fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (first, rest) = self.0.split_first_chunk().ok_or(Malformed)?;
+    pub(super) fn take<const N: usize>(&mut self) -> Result<[u8; N], InvalidFrame> {
+        let (first, rest) = self.0.split_first_chunk().ok_or(InvalidFrame)?;
         self.0 = rest;
         Ok(*first)
     }
 
     /// Bytes with their length before them.
-    pub(super) fn slice(&mut self) -> Result<&'a [u8], Malformed> {
+    pub(super) fn slice(&mut self) -> Result<&'a [u8], InvalidFrame> {
         let length = self.number()?;
-        let length = usize::try_from(length).ok().filter(|n| *n <= self.0.len()).ok_or(Malformed)?;
+        let length = usize::try_from(length).ok().filter(|n| *n <= self.0.len()).ok_or(InvalidFrame)?;
         let (first, rest) = self.0.split_at(length);
         self.0 = rest;
         Ok(first)
@@ -79,7 +79,7 @@ mod tests {
             put(&mut out, n);
             assert_eq!(Bytes(&out).number(), Ok(n));
         }
-        assert_eq!(Bytes(&[0xff; 11]).number(), Err(Malformed));
-        assert_eq!(Bytes(&[0x80]).number(), Err(Malformed));
+        assert_eq!(Bytes(&[0xff; 11]).number(), Err(InvalidFrame));
+        assert_eq!(Bytes(&[0x80]).number(), Err(InvalidFrame));
     }
 }

@@ -4,7 +4,7 @@ mod memory_holder;
 
 pub use memory_holder::{HoldMemoryArgs, hold_memory};
 
-use super::{HostArgs, VERSION, container_called};
+use super::{HostFactsArgs, VERSION, container_called};
 use crate::checks::{CgroupFacts, HierarchyController, HostFacts};
 use crate::fixes::pretouch;
 use crate::fixes::pretouch::{CHUNK, ReclaimResult, transfer_time};
@@ -50,7 +50,7 @@ pub struct PretouchArgs {
     #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = parse_rate)]
     rate: Bytes,
     #[command(flatten)]
-    host: HostArgs,
+    host: HostFactsArgs,
 }
 
 fn parse_rate(text: &str) -> Result<Bytes, String> {

@@ -1,13 +1,13 @@
 //! One period of one disk.
 
+use super::super::constants::LifelineConstants;
 use super::super::flow::{Flow, OPS};
-use super::super::governor::GovernedDisk;
+use super::super::governed_disk::GovernedDisk;
 use super::super::groups::Groups;
 use super::super::member::{DesiredLimit, DiskMember};
+use super::super::model::{Capacity, DeviceModel};
 use super::super::{DiskOrder, DiskState, LifelineSettings, explain};
-use super::capacity::Capacity;
-use super::constants::LifelineConstants;
-use super::{DeviceModel, tell};
+use super::report;
 use crate::alert::conditions::Conditions;
 use elbowroom_types::claim::{Claim, ServiceClass};
 use elbowroom_types::io::IoMax;
@@ -36,7 +36,7 @@ pub(super) struct Period {
 
 /// One container in this period; costs per second.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct DemandBalance {
     pub(super) tier: u8,
     pub(super) flow: f64,
     pub(super) need: f64,
@@ -71,34 +71,34 @@ pub(in super::super) fn tick(
     orders: &mut Vec<DiskOrder>,
 ) {
     let period = measure(device, settings);
-    let mut standings = stand(device, groups, &period);
-    let missing: f64 = standings.iter().map(|standing| standing.short).sum();
-    find_excess(&mut standings, device, groups, &period);
+    let mut balances = measure_demand(device, groups, &period);
+    let missing: f64 = balances.iter().map(|balance| balance.short).sum();
+    find_excess(&mut balances, device, groups, &period);
     learn_lifelines(device, groups, &period);
-    let excess: f64 = standings.iter().map(|standing| standing.excess).sum();
+    let excess: f64 = balances.iter().map(|balance| balance.excess).sum();
     let harm = missing > 0.0 && excess > 0.0;
     if harm {
         device.model.last_harm = Some(period.now);
     }
-    let hands_off = brake(device, groups, &standings, &period);
+    let is_inverted = detect_inversion(device, groups, &balances, &period);
     let by_weight = device.disk.weights.is_some();
-    for (member, standing) in device.members.iter_mut().zip(&standings) {
+    for (member, balance) in device.members.iter_mut().zip(&balances) {
         if missing > 0.0 {
             if harm && period.unmixed && !by_weight {
-                cut(member, standing, missing / excess, &period);
+                cut(member, balance, missing / excess, &period);
             }
         } else {
-            grow(member, standing, &period);
+            grow(member, balance, &period);
         }
     }
     let lately = period.is_within(device.model.last_harm, period.k.keep_seconds);
-    if hands_off || !lately || by_weight || device.disk.swap {
+    if is_inverted || !lately || by_weight || device.disk.swap {
         device.members.iter_mut().for_each(|member| member.demand.cap = None);
     }
     let capped = device.members.iter().any(|member| member.demand.cap.is_some());
     let degraded = device.model.capacity.as_ref().map_or(1.0, Capacity::condition) < 1.0 - period.elasticity;
     device.state = match () {
-        () if hands_off => DiskState::Inversion,
+        () if is_inverted => DiskState::Inversion,
         () if missing > 0.0 && degraded => DiskState::Slow,
         () if missing > 0.0 => DiskState::Share,
         () if capped => DiskState::Guard,
@@ -109,9 +109,9 @@ pub(in super::super) fn tick(
         DiskState::Inversion => Some(explain::INVERSION_EXEMPT.to_owned()),
         _ => None,
     };
-    wonder(device, hands_off || harm && period.unmixed, &period);
-    order(device, groups, &standings, &period, orders);
-    tell::tell(device, groups, &standings, &period, degraded, alerts, orders);
+    request_early_sample(device, is_inverted || harm && period.unmixed, &period);
+    order(device, groups, &balances, &period, orders);
+    report::report(device, groups, &balances, &period, degraded, alerts, orders);
 }
 
 /// What the disk says.
@@ -156,7 +156,7 @@ fn claim(member: &DiskMember, groups: &Groups) -> Claim {
 }
 
 /// What every container needs, and misses.
-fn stand(device: &GovernedDisk, groups: &Groups, period: &Period) -> Vec<Standing> {
+fn measure_demand(device: &GovernedDisk, groups: &Groups, period: &Period) -> Vec<DemandBalance> {
     let k = &period.k;
     let members = &device.members;
     let flow_of = |member: &DiskMember| period.cost(member.flow);
@@ -164,7 +164,7 @@ fn stand(device: &GovernedDisk, groups: &Groups, period: &Period) -> Vec<Standin
     // A trickle takes nothing from others.
     let takes = members.iter().filter(|member| flow_of(member) > k.tolerance * period.total);
     let lowest = takes.map(|member| claim(member, groups).tier).min();
-    let stand = |member: &DiskMember| {
+    let balance = |member: &DiskMember| {
         let (claim, flow) = (claim(member, groups), flow_of(member));
         let waits = groups.get(member.group).is_none_or(|known| known.may_wait(k));
         let reserved = reservation(member, &claim, period);
@@ -180,9 +180,9 @@ fn stand(device: &GovernedDisk, groups: &Groups, period: &Period) -> Vec<Standin
         }
         let held = member.is_at_limit(member.user_max) || member.is_at_limit(member.agent_max);
         let short = if period.slow && !held { short } else { 0.0 };
-        Standing { tier: claim.tier, flow, need, reserved, short, excess: 0.0 }
+        DemandBalance { tier: claim.tier, flow, need, reserved, short, excess: 0.0 }
     };
-    members.iter().map(stand).collect()
+    members.iter().map(balance).collect()
 }
 
 /// What was reserved, as a cost: of bytes and operations the dearer, with requests as they are.
@@ -204,20 +204,20 @@ fn reservation(member: &DiskMember, claim: &Claim, period: &Period) -> f64 {
 }
 
 /// What containers take beyond what they need: of a tier below the one that is short, all that is not little.
-fn find_excess(standings: &mut [Standing], device: &GovernedDisk, groups: &Groups, period: &Period) {
-    let tier = standings.iter().filter(|standing| standing.short > 0.0).map(|standing| standing.tier).max();
+fn find_excess(balances: &mut [DemandBalance], device: &GovernedDisk, groups: &Groups, period: &Period) {
+    let tier = balances.iter().filter(|balance| balance.short > 0.0).map(|balance| balance.tier).max();
     let little = period.k.tolerance * period.total;
-    for (standing, member) in standings.iter_mut().zip(&device.members) {
+    for (balance, member) in balances.iter_mut().zip(&device.members) {
         let Some(known) = groups.get(member.group).filter(|known| known.exempt_reason.is_none()) else {
             continue;
         };
         let keep = match tier {
-            Some(tier) if standing.tier < tier => 0.0,
-            Some(tier) if standing.tier > tier || standing.short > 0.0 => f64::INFINITY,
-            _ => standing.need * (1.0 + period.elasticity),
+            Some(tier) if balance.tier < tier => 0.0,
+            Some(tier) if balance.tier > tier || balance.short > 0.0 => f64::INFINITY,
+            _ => balance.need * (1.0 + period.elasticity),
         };
         if known.claim.class != ServiceClass::Latency {
-            standing.excess = (standing.flow - keep.max(little)).max(0.0);
+            balance.excess = (balance.flow - keep.max(little)).max(0.0);
         }
     }
 }
@@ -251,25 +251,25 @@ fn learn_lifelines(device: &mut GovernedDisk, groups: &Groups, period: &Period) 
 }
 
 /// Takes its part of what others miss from a container, and `P` more: disks that are less full answer sooner.
-fn cut(member: &mut DiskMember, standing: &Standing, part: f64, period: &Period) {
+fn cut(member: &mut DiskMember, balance: &DemandBalance, part: f64, period: &Period) {
     let demand = &mut member.demand;
-    if standing.excess <= 0.0 || period.is_within(demand.cut_at, period.k.settle_seconds) {
+    if balance.excess <= 0.0 || period.is_within(demand.cut_at, period.k.settle_seconds) {
         return;
     }
-    let least = 2.0 * period.k.growth * standing.flow;
-    let cut = ((1.0 + period.elasticity) * part * standing.excess).max(least).min(standing.excess);
+    let least = 2.0 * period.k.growth * balance.flow;
+    let cut = ((1.0 + period.elasticity) * part * balance.excess).max(least).min(balance.excess);
     (demand.cap, demand.harm_point, demand.cut_at) =
-        (Some(standing.flow - cut), standing.flow, Some(period.now));
+        (Some(balance.flow - cut), balance.flow, Some(period.now));
 }
 
 /// Gives a container that takes all it may more, while none is short.
-fn grow(member: &mut DiskMember, standing: &Standing, period: &Period) {
+fn grow(member: &mut DiskMember, balance: &DemandBalance, period: &Period) {
     let k = &period.k;
     let at_limit = member.is_at_limit(member.agent_max);
     let demand = &mut member.demand;
     let Some(cap) = demand.cap.map(|cap| cap.max(period.cost(demand.lifeline))) else { return };
     demand.cap = Some(cap);
-    let reached = at_limit || standing.flow >= (1.0 - k.tolerance) * cap;
+    let reached = at_limit || balance.flow >= (1.0 - k.tolerance) * cap;
     if period.saturated || !reached || period.is_within(demand.cut_at, k.settle_seconds) {
         return;
     }
@@ -283,26 +283,31 @@ fn grow(member: &mut DiskMember, standing: &Standing, period: &Period) {
 }
 
 /// Whether limits hold up a container that has none, and so stay away.
-fn brake(device: &mut GovernedDisk, groups: &Groups, standings: &[Standing], period: &Period) -> bool {
+fn detect_inversion(
+    device: &mut GovernedDisk,
+    groups: &Groups,
+    balances: &[DemandBalance],
+    period: &Period,
+) -> bool {
     let GovernedDisk { members, model, .. } = device;
     let binds = members.iter().any(|member| member.is_at_limit(member.agent_max));
-    let mut both = members.iter().zip(standings);
+    let mut both = members.iter().zip(balances);
     let blocked = binds
         && !period.slow
-        && both.any(|(member, standing)| {
+        && both.any(|(member, balance)| {
             let known = groups.get(member.group);
-            standing.flow < (1.0 - period.elasticity) * standing.need
+            balance.flow < (1.0 - period.elasticity) * balance.need
                 && known.is_some_and(|known| known.is_blocked(&period.k))
         });
     model.blocked_seconds = if blocked { model.blocked_seconds + period.seconds } else { 0.0 };
     if model.blocked_seconds >= period.k.settle_seconds {
-        model.last_brake = Some(period.now);
+        model.last_inversion = Some(period.now);
     }
-    period.is_within(model.last_brake, period.k.keep_seconds)
+    period.is_within(model.last_inversion, period.k.keep_seconds)
 }
 
 /// A disk that became slow in the middle of a period shows in the next, short one which containers that hurts.
-fn wonder(device: &mut GovernedDisk, done: bool, period: &Period) {
+fn request_early_sample(device: &mut GovernedDisk, done: bool, period: &Period) {
     let DeviceModel { k, slow_since, alarm, wants_sample, .. } = &mut device.model;
     let using = device.members.iter().filter(|member| member.flow.operations() > 0.0).count();
     let slow = std::mem::take(alarm) || period.is_within(*slow_since, k.settle_seconds);
@@ -313,20 +318,20 @@ fn wonder(device: &mut GovernedDisk, done: bool, period: &Period) {
 fn order(
     device: &mut GovernedDisk,
     groups: &Groups,
-    standings: &[Standing],
+    balances: &[DemandBalance],
     period: &Period,
     orders: &mut Vec<DiskOrder>,
 ) {
     let weights = weights(device, groups, period);
-    let words = tell::Words::new(device, groups, standings, period);
+    let reasons = report::LimitReasons::new(device, groups, balances, period);
     let (number, whole) =
         (device.disk.number, device.model.capacity.as_ref().map(|all| all.share(Flow([1.0, 0.0, 0.0, 0.0]))));
-    for ((member, standing), weight) in device.members.iter_mut().zip(standings).zip(weights) {
+    for ((member, balance), weight) in device.members.iter_mut().zip(balances).zip(weights) {
         let max = member.demand.cap.map_or(IoMax::MAX, |cap| limits(cap, member.demand.mix, period));
         let share = member.demand.cap.zip(whole).map(|(cap, byte)| cap * byte);
         let wish = DesiredLimit { share, max, weight, hysteresis: period.k.growth };
         let cap = member.demand.cap;
-        let because = || words.because(standing, cap, weight);
+        let because = || reasons.because(balance, cap, weight);
         orders.extend(member.make_order(number, period.now, &wish, because).map(DiskOrder::Cap));
     }
 }

@@ -4,7 +4,7 @@ use super::{FaultsArgs, TierArg, text};
 use crate::faults::measure::{CountedContainer, FaultProfiler, FaultSample};
 use crate::faults::model::{ExecutedWork, FaultClass, FaultCounts, FaultRate, FaultTier};
 use crate::overhead::OverheadMeter;
-use crate::verb::kernel_fact;
+use crate::report::kernel_fact;
 use anyhow::Result;
 use elbowroom_client::control::LoadSources;
 use elbowroom_client::output::{say, write_stdout};

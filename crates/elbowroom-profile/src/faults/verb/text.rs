@@ -2,8 +2,9 @@
 
 use super::count::{ContainerFaults, FaultReport, FaultTotals};
 use crate::faults::model::{ExecutedWork, FaultClass, FaultCounts, FaultRate, FaultTier, TIMED_ONE_IN};
-use crate::report::{BarChart, ProfileDocument, ReportBlock, ReportSection, ReportTable};
-use crate::verb::{percent, short_count};
+use crate::report::{
+    BarChart, ProfileDocument, ReportBlock, ReportSection, ReportTable, percent, short_count,
+};
 use elbowroom_client::table::{Align, clip, table};
 use elbowroom_types::unit::Micros;
 

@@ -88,7 +88,7 @@ pub fn main(args: &GpuArgs) -> Result<ExitCode> {
     };
     let lost = runs.iter().filter_map(|run| run.sums.as_ref()).map(|sums| sums.lost).sum();
     let answer = GpuReport {
-        kernel: crate::verb::kernel_fact().1,
+        kernel: crate::report::kernel_fact().1,
         command: args.command.clone(),
         runtime,
         compared: compare(&runs),

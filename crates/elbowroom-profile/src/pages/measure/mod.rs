@@ -8,17 +8,19 @@
 //! look colder to reclaim than they are, so it is done only when asked for. Every processor is visited then ([`tlb_flush`]).
 
 mod maps;
+#[cfg(feature = "bpf")]
+mod page_tables;
 mod pagemap;
 mod probe;
 mod tlb_flush;
 
 pub use maps::areas;
 
-#[cfg(feature = "bpf")]
-use crate::bpf::page_tables::PageTables;
 use crate::pages::model as pages;
 use crate::pages::model::{AccessTracking, PageTableComparison, PageTableRegion, ProcessAreas};
 use elbowroom_linux::root::{ReadError, Root, if_present};
+#[cfg(feature = "bpf")]
+use page_tables::PageTables;
 use pagemap::Pagemap;
 use probe::FrameProbe;
 use serde::Serialize;

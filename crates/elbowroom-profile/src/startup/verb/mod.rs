@@ -11,7 +11,7 @@ use crate::perf::{FREQUENCY, Sampler};
 use crate::processes::{SampleTally, SampledProcesses};
 use crate::report::ReportArgs;
 use crate::startup::breakdown::SampleBreakdown;
-use crate::startup::stack::{CallStack, folded_text};
+use crate::stack::{CallStack, folded_text};
 use crate::startup::timeline::{RequestRate, StartSample, StartupSummary};
 use crate::symbols::KernelSymbols;
 use anyhow::{Context, Result, bail};

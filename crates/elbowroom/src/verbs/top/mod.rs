@@ -10,13 +10,14 @@ mod severity;
 mod state;
 
 use super::containers::explanation_text;
-use crate::cli::TopArgs;
 use anyhow::Result;
+use clap::Args;
 use columns::{cell, fit};
 use elbowroom_client::api::{AgentSnapshot, ContainerView, ControlRequest, ControlResponse};
 use elbowroom_client::control::ControlClient;
-use elbowroom_client::output::{Format, fold, is_colour_wanted, one_line, unexpected_response};
+use elbowroom_client::output::{Format, OutputArgs, fold, is_colour_wanted, one_line, unexpected_response};
 use elbowroom_linux::timer;
+use elbowroom_types::unit::Micros;
 use history::CpuHistory;
 use node::NodeLine;
 use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
@@ -29,6 +30,19 @@ use std::time::{Duration, Instant};
 
 /// Columns of a screen that is no terminal: what is piped stays below 80.
 const PLAIN_WIDTH: usize = 79;
+
+/// Arguments of `top`.
+#[derive(Args)]
+pub(crate) struct TopArgs {
+    /// Time between two screens.
+    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = super::parse_interval)]
+    pub(crate) interval: Micros,
+    /// Print one screen and stop; the default when the output is not a terminal.
+    #[arg(long)]
+    pub(crate) once: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
 
 /// Runs the table until `q`, or prints it once.
 pub(crate) fn top(run_dir: &Path, args: &TopArgs) -> Result<String> {

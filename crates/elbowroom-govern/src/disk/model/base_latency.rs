@@ -1,37 +1,37 @@
 //! How long a request takes on a quiet day: `R0`, near the 10th percentile of `await`, which rises by a factor e in ten minutes at most.
 
+use super::super::constants::LifelineConstants;
 use super::super::flow::OPS;
 use super::super::meter::DiskLoad;
-use super::constants::LifelineConstants;
 
 /// Base latencies of one disk, microseconds: of reads and of writes that cost more as operations, and of those that cost more by their
 /// bytes ([`LifelineConstants::operation_bytes`]).
 #[derive(Debug)]
-pub(super) struct BaseLatency {
+pub(in super::super) struct BaseLatency {
     k: LifelineConstants,
     rotational: usize,
     learned: [[Option<f64>; 2]; 2],
 }
 
 impl BaseLatency {
-    pub(super) fn new(rotational: bool, k: LifelineConstants) -> Self {
+    pub(in super::super) fn new(rotational: bool, k: LifelineConstants) -> Self {
         Self { k, rotational: rotational.into(), learned: [[None; 2]; 2] }
     }
 
     /// How much longer than on a quiet day requests took: `q`, the mean over requests of `await/R0`. `None` without requests.
-    pub(super) fn latency_ratio(&self, load: &DiskLoad) -> Option<f64> {
+    pub(in super::super) fn latency_ratio(&self, load: &DiskLoad) -> Option<f64> {
         mean(requests(load).map(|(op, wait, operations, size)| (operations, wait / self.base_wait(op, size))))
     }
 
     /// `R0` of the load's requests, microseconds.
-    pub(super) fn mean_wait(&self, load: &DiskLoad) -> f64 {
+    pub(in super::super) fn mean_wait(&self, load: &DiskLoad) -> f64 {
         mean(requests(load).map(|(op, _, operations, size)| (operations, self.base_wait(op, size))))
             .unwrap_or(0.0)
     }
 
     /// Takes in a period. What was measured of a busy disk says nothing about quiet days, unless it answered sooner than on
     /// those.
-    pub(super) fn learn(&mut self, load: &DiskLoad, busy: bool) {
+    pub(in super::super) fn learn(&mut self, load: &DiskLoad, busy: bool) {
         let k = self.k;
         for (op, wait, operations, size) in requests(load) {
             let enough = operations * load.seconds >= k.early_requests;

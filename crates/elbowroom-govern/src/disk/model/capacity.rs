@@ -3,9 +3,9 @@
 //! The largest load that the disk did while it was slow, as one number: bytes per second, where an operation is as much as
 //! [`LifelineConstants::operation_bytes`]. It follows at once what is larger, and within seconds what a saturated disk does less.
 
+use super::super::constants::LifelineConstants;
 use super::super::flow::{Flow, OPS};
 use super::super::meter::DiskLoad;
-use super::constants::LifelineConstants;
 use elbowroom_types::io::IoMax;
 
 /// A learned capacity.
@@ -21,7 +21,7 @@ pub(in super::super) struct Capacity {
 
 impl Capacity {
     /// What the first period of a slow disk says.
-    pub(super) fn from_load(load: &DiskLoad, operation: f64) -> Option<Self> {
+    pub(in super::super) fn from_load(load: &DiskLoad, operation: f64) -> Option<Self> {
         let speed = load.flow.weighted_bytes(operation);
         let mut new = Self { operation, speed, normal: speed, sizes: [None; 2] };
         new.record_sizes(load.flow);
@@ -29,7 +29,7 @@ impl Capacity {
     }
 
     /// What was learned before a restart; nothing where that says nothing.
-    pub(super) fn from_remembered(rates: IoMax, operation: f64) -> Option<Self> {
+    pub(in super::super) fn from_remembered(rates: IoMax, operation: f64) -> Option<Self> {
         let rates = Flow::from(rates);
         let known = OPS.map(|(bytes, _)| Some(rates.0[bytes]).filter(|rate| rate.is_finite() && *rate > 0.0));
         let speed = known[0].or(known[1])?;
@@ -39,7 +39,13 @@ impl Capacity {
     }
 
     /// Takes in a period: a disk that was not slow can do what it did, one that was at its end no more.
-    pub(super) fn learn(&mut self, load: &DiskLoad, slow: bool, saturated: bool, k: &LifelineConstants) {
+    pub(in super::super) fn learn(
+        &mut self,
+        load: &DiskLoad,
+        slow: bool,
+        saturated: bool,
+        k: &LifelineConstants,
+    ) {
         let done = load.flow.weighted_bytes(self.operation);
         if load.flow.operations() * load.seconds < 2.0 || !done.is_finite() {
             return;
@@ -94,7 +100,7 @@ impl Capacity {
     }
 
     /// The part of what it normally does that it does now.
-    pub(super) fn condition(&self) -> f64 {
+    pub(in super::super) fn condition(&self) -> f64 {
         self.speed / self.normal.max(1.0)
     }
 }

@@ -2,7 +2,7 @@
 
 use elbowroom_types::unit::Micros;
 
-/// The constants of [`super::super::DiskPolicy::Lifeline`]. Beside them there is one setting, the elasticity `P`. What each is worth, halved
+/// The constants of [`super::DiskPolicy::Lifeline`]. Beside them there is one setting, the elasticity `P`. What each is worth, halved
 /// and doubled, is in `docs/decisions/0006-lifeline.md`, printed by the example `disk_contest`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LifelineConstants {

@@ -1,4 +1,4 @@
-//! Texts that only the doctor reads.
+//! Texts of the host that only the doctor reads.
 
 use crate::checks::{DiskCounters, FixedHeap, MountFacts};
 use crate::strategies::pretouch::JvmHeap;

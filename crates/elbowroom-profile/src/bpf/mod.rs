@@ -1,4 +1,0 @@
-//! BPF programs of the profilers.
-
-pub mod faults;
-pub mod page_tables;
