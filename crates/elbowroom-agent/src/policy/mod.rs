@@ -79,6 +79,8 @@ enum PolicyMessage {
     ControlRequest { request: ControlRequest, peer: i32, answer: mpsc::SyncSender<ControlResponse> },
     /// Somebody asks for a process of the container that is called so; the answer may be why there is none.
     FindProcess { container: String, answer: mpsc::SyncSender<Result<u32, String>> },
+    /// A runtime is about to start the container of this identifier, and waits until its view is there.
+    ContainerStarts { id: String, answer: mpsc::SyncSender<ControlResponse> },
     /// A mount job is done.
     MountDone(mounter::MountTicket, mounter::MountOutcome),
     /// What came of an order to the limiter.
@@ -109,6 +111,13 @@ impl Mailbox {
         }
     }
 
+    /// Waits until the view of a container that is about to start is mounted, or cannot be; not longer than runtimes wait for plugins.
+    fn await_view(&self, id: &str) {
+        let (answer, response) = mpsc::sync_channel(1);
+        self.send(PolicyMessage::ContainerStarts { id: id.to_owned(), answer });
+        let _ = response.recv_timeout(START_TIMEOUT);
+    }
+
     /// Asks the owner for all that it knows, and waits.
     fn request_snapshot(&self) -> Result<AgentSnapshot> {
         let (answer, response) = mpsc::sync_channel(1);
@@ -122,6 +131,9 @@ impl Mailbox {
 
 /// How long the owner may take for a snapshot that a thread of this process asks for.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a container's start may wait for its view. containerd gives plugins 2 s (`plugin_request_timeout`).
+const START_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// The kernel's notifications are taken in at most once in so much time: a container that writes its settings without a pause, or has its
 /// processes killed, keeps nothing else waiting.
@@ -153,8 +165,9 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
     let profiles = ProfileStore::at(state_dir);
     let _socket =
         control::listen(&socket_path(run_dir), Endpoint::Control, mailbox.clone(), profiles.clone())?;
-    let _feed = config.api.enabled.then(|| listen_feed(run_dir, mailbox, profiles));
-    nri::spawn(&config, run_dir);
+    let _feed = config.api.enabled.then(|| listen_feed(run_dir, mailbox.clone(), profiles));
+    let wake_fd = mailbox.raw_fd();
+    nri::spawn(&config, run_dir, move |id| mailbox.await_view(id), wake_fd);
     let mut period = config.sense.period;
     let ticker = Ticker::new(period).context("starting the sampling timer")?;
     tracing::info!(%period, priority = ?prefer_realtime(), "sampling");
@@ -172,6 +185,7 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
             fds.extend(owner.kernel_fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             let (most, until) = if pause.is_zero() { (fds.len(), HEARTBEAT_INTERVAL) } else { (own, pause) };
             let until = until.min(Duration::from_micros(owner.disks_idle_for().get()));
+            let until = if owner.is_awaited() { until.min(CHANGES_PAUSE) } else { until };
             let until = Timespec::try_from(until).expect("less than a second");
             match poll(&mut fds[..most], Some(&until)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -181,11 +195,14 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
             (ready(&fds[0]), ready(&fds[1]), ready(&fds[2]), fds[own..most].iter().any(ready))
         };
         owner.heartbeat();
-        if told {
+        let retries = pause.is_zero() && owner.is_awaited();
+        if told || retries {
             told_at = Instant::now();
+        }
+        if told {
             owner.note_kills();
         }
-        if told || ticked {
+        if told || ticked || retries {
             owner.handle_cgroup_changes();
         }
         if ticked {
@@ -253,6 +270,7 @@ fn handle(owner: &mut PolicyLoop, message: PolicyMessage) {
         PolicyMessage::FindProcess { container, answer } => {
             let _ = answer.send(owner.find_process(&container));
         }
+        PolicyMessage::ContainerStarts { id, answer } => owner.attach_before_start(id, answer),
         PolicyMessage::MountDone(ticket, outcome) => owner.on_mount_done(ticket, outcome),
         PolicyMessage::Limiter(reply) => owner.on_limiter_reply(reply),
         PolicyMessage::Probe(event) => owner.on_probe(event),

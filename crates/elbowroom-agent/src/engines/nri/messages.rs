@@ -76,6 +76,16 @@ pub(super) struct CreateContainerRequest {
 }
 
 #[derive(Clone, PartialEq, Message)]
+pub(super) struct StateChangeEvent {
+    #[prost(int32, tag = "1")]
+    pub(super) event: i32,
+    #[prost(message, optional, tag = "2")]
+    pub(super) pod: Option<PodSandbox>,
+    #[prost(message, optional, tag = "3")]
+    pub(super) container: Option<NriContainer>,
+}
+
+#[derive(Clone, PartialEq, Message)]
 pub(super) struct PodSandbox {
     #[prost(map = "string, string", tag = "6")]
     pub(super) annotations: HashMap<String, String>,

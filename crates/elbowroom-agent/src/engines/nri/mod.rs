@@ -5,7 +5,8 @@
 //! A thread of the policy process for each socket connects to the runtime, and again whenever the connection ends. It answers from
 //! the configuration, and looks no further than whether what it promises is installed, so a container costs the runtime one message. Views are not mounted by NRI but
 //! by the `createContainer` hook that goes into the container: why, and why Docker is left alone, is in
-//! `docs/decisions/0023-engines.md`.
+//! `docs/decisions/0023-engines.md`. Where runtimes take no hooks of plugins, the runtime waits with the container's start until the
+//! agent has mounted the view.
 //!
 //! # Failure
 //! A runtime whose plugin is gone goes on without; one whose plugin is silent for two seconds (its `plugin_request_timeout`)
@@ -22,6 +23,7 @@ use elbowroom_linux::process;
 use rustix::fs::{Access, access};
 use session::{NriEvent, NriSession};
 use std::io::{Read, Write};
+use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -77,7 +79,8 @@ pub(crate) struct PluginContext {
     containers: ContainerSettings,
     /// Whether programs are asked for memory.
     memory_pressure: bool,
-    hook: HookProgram,
+    /// `None`: without hooks.
+    hook: Option<HookProgram>,
 }
 
 /// What a runtime that sends `bytes` is answered, by the built-in configuration.
@@ -86,31 +89,39 @@ pub(crate) struct PluginContext {
 /// [`NriError`]: the conversation is over.
 pub fn answer(bytes: &[u8]) -> Result<Vec<u8>, NriError> {
     let hook = HookProgram { path: "/".into(), args: Vec::new() };
-    let node = PluginContext { containers: ContainerSettings::default(), memory_pressure: true, hook };
+    let node = PluginContext { containers: ContainerSettings::default(), memory_pressure: true, hook: Some(hook) };
     let mut out = Vec::new();
     NriSession::new(&node, &mut Vec::new()).read(bytes, &mut out)?;
     Ok(out)
 }
 
-/// Keeps a plugin at each of the sockets that are configured.
-pub(crate) fn spawn(config: &AgentConfig, run_dir: &Path) {
+/// Keeps a plugin at each of the sockets that are configured. `await_view` returns when the view of the container of that identifier is
+/// mounted, or cannot be; `wake` is the descriptor that it uses.
+pub(crate) fn spawn(
+    config: &AgentConfig,
+    run_dir: &Path,
+    await_view: impl Fn(&str) + Clone + Send + 'static,
+    wake: RawFd,
+) {
     for socket in &config.nri.sockets {
-        let Some(hook) = HookProgram::own(run_dir) else {
+        let hook = config.nri.hooks.then(|| HookProgram::own(run_dir));
+        if matches!(hook, Some(None)) {
             tracing::error!(because = "this program's own path is not UTF-8", "no NRI plugin");
             return;
-        };
+        }
         let node = PluginContext {
             containers: config.containers.clone(),
             memory_pressure: config.notifies_memory_pressure(),
-            hook,
+            hook: hook.flatten(),
         };
-        let socket = socket.clone();
+        let (socket, await_view) = (socket.clone(), await_view.clone());
         let thread = std::thread::Builder::new().name("nri".into());
         let run = move || {
             // A runtime learns at once that the process was killed, whatever keeps it from ending.
-            // SAFETY: the thread opens by path all that it uses, and logs nothing but by the standard descriptors.
-            unsafe { process::unshare_open_files() };
-            run_plugin(&socket, &node);
+            // SAFETY: `wake` is there as long as `await_view`; beside it the thread opens by path all that it uses, and logs nothing but
+            // by the standard descriptors.
+            unsafe { process::unshare_open_files_except(&mut [wake]) };
+            run_plugin(&socket, &node, &await_view);
         };
         let spawned = thread.spawn(run);
         if let Err(error) = spawned {
@@ -120,7 +131,7 @@ pub(crate) fn spawn(config: &AgentConfig, run_dir: &Path) {
 }
 
 /// Connects again and again. A socket that is not there is not worth a word: the runtime is not installed, or restarts.
-fn run_plugin(socket: &Path, node: &PluginContext) {
+fn run_plugin(socket: &Path, node: &PluginContext, await_view: &impl Fn(&str)) {
     let mut said = String::new();
     loop {
         // Where nobody made one, looking is all that it costs.
@@ -130,11 +141,14 @@ fn run_plugin(socket: &Path, node: &PluginContext) {
             let mut connected = false;
             let Err(error) = serve_connection(stream, node, |news| {
                 connected |= matches!(news, NriEvent::Connected { .. });
+                if let NriEvent::Starting { id } = &news {
+                    await_view(id);
+                }
                 log_event(socket, news);
             });
             let because = error.to_string();
             if connected || because != said {
-                tracing::warn!(socket = %socket.display(), because, "NRI: containers start without a hook for now");
+                tracing::warn!(socket = %socket.display(), because, "NRI: containers get their views late for now");
             }
             if matches!(error, NriError::Docker) {
                 return;
@@ -175,6 +189,7 @@ fn log_event(socket: &Path, news: NriEvent) {
         NriEvent::Planned { id, hook, env } => {
             tracing::debug!(%socket, container = id, hook, env, "NRI: container planned");
         }
+        NriEvent::Starting { id } => tracing::debug!(%socket, container = id, "NRI: container starts"),
         NriEvent::Reduced { id, because } => {
             tracing::warn!(%socket, container = id, because, "NRI: not what its labels ask for");
         }

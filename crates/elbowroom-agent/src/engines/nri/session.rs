@@ -4,19 +4,22 @@ use super::frame::{MuxConnection, TtrpcKind, TtrpcMessage, TtrpcReader};
 use super::messages::{
     ConfigureRequest, ConfigureResponse, ContainerAdjustment, CreateContainerRequest,
     CreateContainerResponse, KeyValue, NriContainer, NriHook, NriHooks, PodSandbox, RegisterPluginRequest,
-    SynchronizeRequest, SynchronizeResponse, TtrpcRequest, TtrpcResponse,
+    StateChangeEvent, SynchronizeRequest, SynchronizeResponse, TtrpcRequest, TtrpcResponse,
 };
-use super::{NriError, PluginContext};
+use super::{HookProgram, NriError, PluginContext};
 use crate::engines::oci::{HOOK_ENV, injection};
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::launch::{LaunchLimits, LaunchPlan};
 use elbowroom_types::{label, launch};
 use prost::Message as _;
+use std::collections::HashMap;
 
-/// The bit of `CREATE_CONTAINER_EVENT` in a subscription. All else is learned from cgroups, so nothing else is asked for: every event
-/// makes the runtime wait for an answer.
-const CREATE_CONTAINER_EVENT: i32 = 1 << 3;
+/// `Event::CREATE_CONTAINER`. All else is learned from cgroups, so nothing else is asked for: every event makes the runtime wait for an
+/// answer.
+const CREATE_CONTAINER: i32 = 4;
+/// `Event::START_CONTAINER`, which is asked for where there are no hooks: the container is made, and none of its instructions was run.
+const START_CONTAINER: i32 = 6;
 /// Where among plugins this one comes: early, as it looks at nothing that others change.
 const PLUGIN_INDEX: &str = "10";
 
@@ -27,6 +30,8 @@ pub(super) enum NriEvent {
     Connected { runtime: String, version: String },
     /// A container is being made, with this in its plan.
     Planned { id: String, hook: bool, env: usize },
+    /// A container is made, is to have its view, and runs as soon as this is answered.
+    Starting { id: String },
     /// A container gets less than it asks for.
     Reduced { id: String, because: String },
     /// A request was not understood; it was answered all the same.
@@ -95,7 +100,11 @@ impl<'a> NriSession<'a> {
                 }
                 let (runtime, version) = (configure.runtime_name, configure.runtime_version);
                 news.push(NriEvent::Connected { runtime, version });
-                ConfigureResponse { events: CREATE_CONTAINER_EVENT }.encode_to_vec()
+                let events = match self.context.hook {
+                    Some(_) => event_bit(CREATE_CONTAINER),
+                    None => event_bit(CREATE_CONTAINER) | event_bit(START_CONTAINER),
+                };
+                ConfigureResponse { events }.encode_to_vec()
             }
             "Synchronize" => {
                 let more = SynchronizeRequest::decode(payload).is_ok_and(|request| request.more);
@@ -111,17 +120,25 @@ impl<'a> NriSession<'a> {
                     Vec::new()
                 }
             },
+            "StateChange" => {
+                match StateChangeEvent::decode(payload) {
+                    Ok(StateChangeEvent { event: START_CONTAINER, pod, container: Some(container) })
+                        if self.context.hook.is_none()
+                            && self.plan(&pod.unwrap_or_default(), &container).0.hook =>
+                    {
+                        news.push(NriEvent::Starting { id: container.id });
+                    }
+                    Ok(_) => {}
+                    Err(_) => news.push(unreadable()),
+                }
+                Vec::new()
+            }
             _ => Vec::new(),
         })
     }
 
-    /// The plan for a container, as NRI carries it out.
-    fn adjust(
-        &self,
-        pod: &PodSandbox,
-        container: &NriContainer,
-        news: &mut Vec<NriEvent>,
-    ) -> ContainerAdjustment {
+    /// The plan for a container, and what it inherits of its pod's annotations.
+    fn plan(&self, pod: &PodSandbox, container: &NriContainer) -> (LaunchPlan, HashMap<String, String>) {
         // A pod's annotations are those of its containers, as far as these have none of their own. Written into the container's
         // own, whoever looks for its labels later finds them there.
         let all = pod.annotations.iter().chain(&container.annotations);
@@ -131,16 +148,29 @@ impl<'a> NriSession<'a> {
         let labels = ContainerLabels::parse(all.iter().map(|(key, value)| (*key, *value)), heed);
         let is_own = |key: &str, value: &str| container.annotations.get(key).is_some_and(|own| own == value);
         let inherited = all.into_iter().filter(|(key, value)| !is_own(key, value));
+        let inherited = inherited.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
         let name = (!container.name.is_empty()).then(|| container.name.clone());
         let engine = ContainerEngine::Containerd;
         let known = ContainerIdentity { id: container.id.clone(), name, engine, pod: None, labels };
-        let mut plan = self.context.containers.launch_plan(&known);
-        let program = self.context.hook.command();
+        (self.context.containers.launch_plan(&known), inherited)
+    }
+
+    /// The plan for a container, as NRI carries it out.
+    fn adjust(
+        &self,
+        pod: &PodSandbox,
+        container: &NriContainer,
+        news: &mut Vec<NriEvent>,
+    ) -> ContainerAdjustment {
+        let (mut plan, annotations) = self.plan(pod, container);
+        let has_hooks = self.context.hook.is_some();
+        let program = self.context.hook.as_ref().and_then(HookProgram::command);
         let has_sysfs = container.mounts.iter().any(|mount| mount.destination == "/sys");
         let has_dev =
             container.mounts.iter().any(|mount| injection::has_own_dev(&mount.destination, &mount.r#type));
         let files = injection::hook_arguments(plan.surfaces);
         let there = match &program {
+            None if !files.is_empty() && !has_hooks => Err(anyhow::anyhow!("nri.hooks is false")),
             None if !files.is_empty() => Err(anyhow::anyhow!("the hook that mounts it is not there")),
             _ => injection::check_available(plan.surfaces, has_sysfs),
         };
@@ -152,7 +182,7 @@ impl<'a> NriSession<'a> {
             plan.surfaces = plan.surfaces.without_files();
         }
         plan = LaunchPlan {
-            hook: plan.hook && program.is_some(),
+            hook: plan.hook && (program.is_some() || !has_hooks),
             pressure_file: self.context.memory_pressure && has_dev,
             ..plan
         };
@@ -167,7 +197,7 @@ impl<'a> NriSession<'a> {
         });
         news.push(NriEvent::Planned { id: container.id.clone(), hook: hook.is_some(), env: env.len() });
         ContainerAdjustment {
-            annotations: inherited.map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+            annotations,
             env,
             hooks: hook.map(|(path, args)| {
                 let args = [args, files].concat();
@@ -176,6 +206,11 @@ impl<'a> NriSession<'a> {
             }),
         }
     }
+}
+
+/// An event in a subscription (`Event` in containerd/nri, pkg/api/event.go, `EventMask`).
+const fn event_bit(event: i32) -> i32 {
+    1 << (event - 1)
 }
 
 /// The variables that `plan` adds to a container's, or gives another value.
@@ -211,7 +246,6 @@ fn check_registration(response: &[u8]) -> Result<(), NriError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::HookProgram;
     use super::super::messages::{
         LinuxContainer, LinuxCpu, LinuxMemory, LinuxResources, NriMount, OptionalInt64, OptionalUInt64,
     };
@@ -219,11 +253,10 @@ mod tests {
     use crate::config::ContainerSettings;
     use elbowroom_types::label::{PREFIX, RuntimeInjection};
     use proptest::prelude::*;
-    use std::collections::HashMap;
 
     fn node(containers: &ContainerSettings) -> PluginContext {
         let hook = HookProgram { path: "/bin/sh".into(), args: vec!["elbowroom".into(), "hook".into()] };
-        PluginContext { containers: containers.clone(), memory_pressure: false, hook }
+        PluginContext { containers: containers.clone(), memory_pressure: false, hook: Some(hook) }
     }
 
     fn ask(
@@ -272,6 +305,13 @@ mod tests {
         pod: &[(&str, &str)],
         own: &[(&str, &str)],
     ) -> (Vec<NriEvent>, ContainerAdjustment) {
+        let pod = Some(PodSandbox { annotations: notes(pod) });
+        let request = CreateContainerRequest { pod, container: Some(container(own)) };
+        let (news, payload) = ask(node, "CreateContainer", request.encode_to_vec());
+        (news.unwrap(), CreateContainerResponse::decode(&payload[..]).unwrap().adjust.unwrap())
+    }
+
+    fn container(own: &[(&str, &str)]) -> NriContainer {
         let resources = LinuxResources {
             memory: Some(LinuxMemory { limit: Some(OptionalInt64 { value: 1 << 30 }) }),
             cpu: Some(LinuxCpu {
@@ -280,7 +320,7 @@ mod tests {
                 cpus: String::new(),
             }),
         };
-        let container = NriContainer {
+        NriContainer {
             id: "abc".into(),
             name: "web".into(),
             annotations: notes(own),
@@ -289,11 +329,7 @@ mod tests {
                 .map(|(destination, kind)| NriMount { destination: destination.into(), r#type: kind.into() })
                 .to_vec(),
             linux: Some(LinuxContainer { resources: Some(resources) }),
-        };
-        let pod = Some(PodSandbox { annotations: notes(pod) });
-        let request = CreateContainerRequest { pod, container: Some(container) };
-        let (news, payload) = ask(node, "CreateContainer", request.encode_to_vec());
-        (news.unwrap(), CreateContainerResponse::decode(&payload[..]).unwrap().adjust.unwrap())
+        }
     }
 
     #[test]
@@ -305,7 +341,7 @@ mod tests {
             news.unwrap(),
             [NriEvent::Connected { runtime: "containerd".into(), version: "v2".into() }]
         );
-        assert_eq!(ConfigureResponse::decode(&payload[..]).unwrap().events, CREATE_CONTAINER_EVENT);
+        assert_eq!(ConfigureResponse::decode(&payload[..]).unwrap().events, 1 << 3);
         let docker = ConfigureRequest { runtime_name: "docker".into(), ..ConfigureRequest::default() };
         assert!(matches!(
             ask(&node(&ContainerSettings::default()), "Configure", docker.encode_to_vec()).0,
@@ -319,6 +355,30 @@ mod tests {
         let [hook] = &adjust.hooks.unwrap().create_container[..] else { panic!() };
         assert_eq!((hook.path.as_str(), hook.args[1].as_str()), ("/bin/sh", "hook"));
         assert!(adjust.env.is_empty() && adjust.annotations.is_empty());
+    }
+
+    #[test]
+    fn without_hooks_a_container_that_is_to_have_a_view_waits_for_it_when_it_starts() {
+        let plugin = PluginContext { hook: None, ..node(&ContainerSettings::default()) };
+        let (_, payload) = ask(&plugin, "Configure", ConfigureRequest::default().encode_to_vec());
+        assert_eq!(ConfigureResponse::decode(&payload[..]).unwrap().events, 1 << 3 | 1 << 5);
+        let starting = |plugin: &PluginContext, event, own: &[(&str, &str)]| {
+            let change = StateChangeEvent { event, pod: None, container: Some(container(own)) };
+            let (news, payload) = ask(plugin, "StateChange", change.encode_to_vec());
+            assert!(payload.is_empty());
+            news.unwrap()
+        };
+        assert_eq!(starting(&plugin, START_CONTAINER, &[]), [NriEvent::Starting { id: "abc".into() }]);
+        assert_eq!(starting(&plugin, START_CONTAINER, &[("views", "off")]), []);
+        assert_eq!(starting(&plugin, START_CONTAINER + 1, &[]), []);
+        assert_eq!(starting(&node(&ContainerSettings::default()), START_CONTAINER, &[]), []);
+        // Variables are as with a hook; files of libraries only a hook can mount.
+        let (news, adjust) = created(&plugin, &[], &[("env", "on"), ("libc", "on")]);
+        assert!(matches!(&news[..], [NriEvent::Reduced { because, .. }, NriEvent::Planned { hook: false, .. }]
+            if because.contains("nri.hooks")));
+        let keys: Vec<&str> = adjust.env.iter().map(|row| row.key.as_str()).collect();
+        assert!(keys.contains(&"OMP_NUM_THREADS") && !keys.contains(&"PYTHON_CPU_COUNT"), "{keys:?}");
+        assert!(adjust.hooks.is_none() && !keys.contains(&"LD_PRELOAD"));
     }
 
     #[test]
@@ -383,7 +443,7 @@ mod tests {
         // A container whose hook is not there gets words alone, and the log has why.
         let hook = HookProgram { path: "/no/such/program".into(), args: Vec::new() };
         let (news, adjust) = created(
-            &PluginContext { hook, ..node(&ContainerSettings::default()) },
+            &PluginContext { hook: Some(hook), ..node(&ContainerSettings::default()) },
             &[],
             &[("libc", "on"), ("env", "on")],
         );
@@ -399,7 +459,8 @@ mod tests {
         for method in ["CreateContainer", "Synchronize", "StateChange", "FlyToTheMoon"] {
             let (news, payload) = ask(&node(&ContainerSettings::default()), method, vec![0xff; 9]);
             let told = !news.unwrap().is_empty();
-            assert!(payload.is_empty() && told == (method == "CreateContainer"), "{method}");
+            let is_known = ["CreateContainer", "StateChange"].contains(&method);
+            assert!(payload.is_empty() && told == is_known, "{method}");
         }
         let more = SynchronizeRequest { more: true }.encode_to_vec();
         let (_, payload) = ask(&node(&ContainerSettings::default()), "Synchronize", more);
