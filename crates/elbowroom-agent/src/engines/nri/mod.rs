@@ -19,9 +19,10 @@ mod session;
 use crate::config::{AgentConfig, ContainerSettings};
 use crate::engines::oci;
 use crate::engines::oci::hook;
-use elbowroom_linux::process;
+use elbowroom_linux::{bounded, process};
 use rustix::fs::{Access, access};
 use session::{NriEvent, NriSession};
+use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
@@ -95,6 +96,34 @@ pub fn answer(bytes: &[u8]) -> Result<Vec<u8>, NriError> {
     Ok(out)
 }
 
+/// Configuration of runtimes that take plugins, and directories of more of it.
+const RUNTIME_CONFIGS: [&str; 4] = [
+    "/etc/containerd/config.toml",
+    "/etc/crio/crio.conf",
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+];
+const RUNTIME_CONFIG_DIRS: [&str; 2] = ["/etc/containerd/conf.d", "/etc/crio/crio.conf.d"];
+
+/// The file by which a runtime of this host makes no container to which a plugin adds a hook.
+fn hook_refusal() -> Option<PathBuf> {
+    let more = RUNTIME_CONFIG_DIRS.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten();
+    let files = RUNTIME_CONFIGS.iter().map(PathBuf::from).chain(more.map(|entry| entry.path()));
+    let mut refusing = files.filter(|path| {
+        bounded::file_text(path, bounded::KERNEL_FILE).is_ok_and(|text| refuses_hooks(&text))
+    });
+    refusing.next()
+}
+
+/// Whether a runtime with this configuration refuses hooks: `reject_oci_hook_adjustment` of containerd's validator of adjustments, and
+/// CRI-O's `nri_validator_reject_oci_hook_adjustment`.
+fn refuses_hooks(config: &str) -> bool {
+    let settings = config.lines().filter_map(|line| line.split('#').next()?.split_once('='));
+    settings.into_iter().any(|(key, value)| {
+        key.trim().ends_with("reject_oci_hook_adjustment") && value.trim() == "true"
+    })
+}
+
 /// Keeps a plugin at each of the sockets that are configured. `await_view` returns when the view of the container of that identifier is
 /// mounted, or cannot be; `wake` is the descriptor that it uses.
 pub(crate) fn spawn(
@@ -103,8 +132,13 @@ pub(crate) fn spawn(
     await_view: impl Fn(&str) + Clone + Send + 'static,
     wake: RawFd,
 ) {
+    let refusal = hook_refusal().filter(|_| config.nri.hooks && !config.nri.sockets.is_empty());
+    if let Some(file) = &refusal {
+        let because = "this runtime refuses hooks of plugins";
+        tracing::info!(file = %file.display(), because, "NRI: containers wait for their views when they start");
+    }
     for socket in &config.nri.sockets {
-        let hook = config.nri.hooks.then(|| HookProgram::own(run_dir));
+        let hook = (config.nri.hooks && refusal.is_none()).then(|| HookProgram::own(run_dir));
         if matches!(hook, Some(None)) {
             tracing::error!(because = "this program's own path is not UTF-8", "no NRI plugin");
             return;
@@ -195,6 +229,21 @@ fn log_event(socket: &Path, news: NriEvent) {
         }
         NriEvent::Undecodable { method } => {
             tracing::warn!(%socket, method, "NRI: a request was not understood and changes nothing");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refuses_hooks;
+
+    #[test]
+    fn a_runtime_says_in_its_configuration_that_it_takes_no_hooks() {
+        let containerd = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\n  enable = true\n  reject_oci_hook_adjustment = true # no\n";
+        let crio = "[crio.nri.default_validator]\nnri_validator_reject_oci_hook_adjustment = true\n";
+        assert!(refuses_hooks(containerd) && refuses_hooks(crio));
+        for text in ["", "reject_oci_hook_adjustment = false", "#reject_oci_hook_adjustment = true", "reject_oci_hook_adjustment"] {
+            assert!(!refuses_hooks(text), "{text}");
         }
     }
 }
