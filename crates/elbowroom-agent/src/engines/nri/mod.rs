@@ -110,7 +110,7 @@ fn hook_refusal() -> Option<PathBuf> {
     let more = RUNTIME_CONFIG_DIRS.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten();
     let files = RUNTIME_CONFIGS.iter().map(PathBuf::from).chain(more.map(|entry| entry.path()));
     let mut refusing = files.filter(|path| {
-        bounded::file_text(path, bounded::KERNEL_FILE).is_ok_and(|text| refuses_hooks(&text))
+        bounded::file_text(path, bounded::SETTINGS_FILE).is_ok_and(|text| refuses_hooks(&text))
     });
     refusing.next()
 }
