@@ -137,6 +137,15 @@ def test_what_hears_strangers_has_no_rights(agent, start, name):
     assert container.mem_total() == 256 << 20
 
 
+def test_only_threads_that_answer_what_a_container_is_allowed_have_precedence(agent):
+    pid = eventually(lambda: process_named(agent, "elbowroom-view"))
+    tasks = [f"{pid}/task/{task}" for task in os.listdir(f"/proc/{pid}/task")]
+    # After the name: state is the first field, nice the 17th.
+    nice = {(comm(task), int(stat_fields(task)[16])) for task in tasks}
+    assert {value for name, value in nice if name == "answer"} == {-10}, nice
+    assert {value for name, value in nice if name != "answer"} == {0}, nice
+
+
 def test_the_rest_has_what_the_unit_names_and_no_more(agent):
     # capabilities(7), and setpcap, by which a process gives up more.
     numbers = {
