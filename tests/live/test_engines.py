@@ -174,7 +174,7 @@ def ready(agent, way):
     """Starts an agent, and waits until the runtime has taken its plugin."""
     agent.start()
     if "NRI" in way.name:
-        eventually(lambda: "containers get their views at creation" in agent.log.read_text())
+        eventually(lambda: "containers get their views before they start" in agent.log.read_text())
     return agent
 
 
@@ -353,7 +353,7 @@ def test_labels_for_libraries_are_heeded_or_the_log_says_why_not(nri):
 
 def test_a_plugin_comes_back_to_a_runtime_and_an_agent_that_restarts(nri):
     way = nri()
-    told = "containers get their views at creation"
+    told = "containers get their views before they start"
     ended, way.containerd.daemon = way.containerd.daemon, None
     engines.ended(ended)
     way.containerd.start()
@@ -377,7 +377,7 @@ def test_a_runtime_that_refuses_hooks_needs_none(strict_containerd, agent_of):
     out = way.once("/busybox", "sh", "-c", "/busybox head -n1 /proc/meminfo; /busybox env", annotations=asks)
     # What only a hook can bring is left out, and the log says so.
     assert SEEN in out and "OMP_NUM_THREADS=1" in out and "LD_PRELOAD" not in out
-    assert "nri.hooks is false" in agent.log.read_text()
+    assert "this runtime takes no hooks" in agent.log.read_text()
     assert SEEN not in way.once(*HEAD, annotations={"elbowroom.dev/views": "off"})
     pod = strict_containerd.pod()
     container, _ = strict_containerd.create(pod, "/busybox", "sleep", "1000")

@@ -146,7 +146,7 @@ def test_only_threads_that_answer_what_a_container_is_allowed_have_precedence(ag
     assert {value for name, value in nice if name != "answer"} == {0}, nice
 
 
-def test_the_rest_has_what_the_unit_names_and_no_more(agent):
+def test_the_rest_has_no_more_than_the_unit_names(agent):
     # capabilities(7), and setpcap, by which a process gives up more.
     numbers = {
         "chown": 0, "dac_override": 1, "dac_read_search": 2, "fowner": 3, "kill": 5, "setgid": 6, "setuid": 7, "setpcap": 8, "sys_chroot": 18,

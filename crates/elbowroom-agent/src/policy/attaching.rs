@@ -16,8 +16,8 @@ use elbowroom_view::pages::view_mounts;
 use std::collections::HashSet;
 use std::sync::mpsc;
 
-/// How long somebody who makes a container waits for its cgroup to be noticed.
-pub(super) const NOTICE_TIMEOUT: Micros = Micros::secs(1);
+/// How long a container that its runtime is about to start waits for its cgroup to be noticed, which was made some time before.
+const NOTICE_TIMEOUT: Micros = Micros::millis(200);
 /// A runtime has left the host's root file system this long after its container's first process started.
 const PIVOT_ROOT_GRACE: Micros = Micros::secs(2);
 
@@ -51,15 +51,15 @@ impl PolicyLoop {
                 container.is_some_and(|container| container.id == name)
             };
             let found = self.containers.keys().copied().find(is_it);
-            let resident = found.and_then(|id| self.containers.get_mut(&id));
-            match (found, resident.map(|resident| &resident.attach)) {
-                // It was mounted when its cgroup was noticed, or is not to be.
-                (Some(_), Some(AttachState::Disabled(_))) => {}
-                (Some(id), Some(_)) => {
-                    self.attach(id, now, Some(MountWaiter { answer, is_operator: false }));
+            let attach = found.and_then(|id| self.containers.get(&id)).map(|resident| &resident.attach);
+            match (found, attach) {
+                // It is not to have one.
+                (_, Some(AttachState::Disabled(_))) => {}
+                (Some(id), _) => self.attach(id, now, Some(MountWaiter { answer, is_operator: false })),
+                (None, _) if now < deadline && !self.without_view.iter().any(is_it) => {
+                    self.starting.push((name, deadline, answer));
                 }
-                _ if now < deadline => self.starting.push((name, deadline, answer)),
-                _ => {}
+                (None, _) => {}
             }
         }
     }
@@ -182,19 +182,18 @@ impl PolicyLoop {
         let MountTicket { group: id, path, reply_to: asked, .. } = ticket;
         let error = outcome.error();
         self.record_outcome(id, outcome);
-        let Some(waiter) = asked else { return };
-        if !waiter.is_operator
-            && let Some(resident) = self.containers.get_mut(&id)
-            && matches!(resident.attach, AttachState::Done { .. })
-        {
-            // None of its instructions was run.
-            resident.view_delay = None;
-        }
-        let _ = waiter.answer.send(match (self.describe(id), error) {
+        let Some(MountWaiter { answer, is_operator }) = asked else { return };
+        let answer = answer.send(match (self.describe(id), error) {
             (None, _) => ControlResponse::Error("the container is gone".into()),
             (Some(_), Some(error)) => ControlResponse::Error(format!("{path}: {error}")),
             (Some(view), None) => ControlResponse::Container(Box::new(view)),
         });
+        // Its runtime waited, so none of its instructions was run.
+        if let Some(resident) = self.containers.get_mut(&id).filter(|_| !is_operator && answer.is_ok())
+            && matches!(resident.attach, AttachState::Done { .. })
+        {
+            resident.view_delay = None;
+        }
     }
 
     fn record_outcome(&mut self, id: CgroupId, outcome: MountOutcome) {

@@ -1,6 +1,5 @@
 //! What the owner answers to those who ask on the control socket.
 
-use super::attaching::NOTICE_TIMEOUT;
 use super::managed_container::{AttachState, DETACH_FAILED};
 use super::mounter::MountWaiter;
 use super::policy_loop::PolicyLoop;
@@ -18,6 +17,8 @@ use elbowroom_types::unit::Micros;
 use rustix::process::Pid;
 use std::sync::mpsc;
 
+/// How long a `prepare` waits for the container's cgroup to be noticed.
+const PREPARE_TIMEOUT: Micros = Micros::secs(1);
 /// How long after a `prepare` the agent looks whether the view is mounted.
 const MOUNT_CHECK_DELAY: Micros = Micros::millis(500);
 
@@ -59,7 +60,7 @@ impl PolicyLoop {
                 if prepare.pid <= 1 {
                     prepare.pid = peer;
                 }
-                let deadline = timer::now().saturating_add(NOTICE_TIMEOUT);
+                let deadline = timer::now().saturating_add(PREPARE_TIMEOUT);
                 self.preparing.push((prepare, deadline, answer));
                 return self.handle_cgroup_changes();
             }

@@ -47,6 +47,9 @@ pub(super) struct ConfigureRequest {
     pub(super) runtime_name: String,
     #[prost(string, tag = "3")]
     pub(super) runtime_version: String,
+    /// How long an answer may take, in milliseconds; 0 where the runtime does not say.
+    #[prost(int64, tag = "5")]
+    pub(super) request_timeout: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -67,6 +70,7 @@ pub(super) struct SynchronizeResponse {
     pub(super) more: bool,
 }
 
+/// Also `StartContainerRequest`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct CreateContainerRequest {
     #[prost(message, optional, tag = "1")]

@@ -125,37 +125,29 @@ fn refuses_hooks(config: &str) -> bool {
 }
 
 /// Keeps a plugin at each of the sockets that are configured. `await_view` returns when the view of the container of that identifier is
-/// mounted, or cannot be; `wake` is the descriptor that it uses.
+/// mounted, or cannot be, or after so long; `wake` is the descriptor that it uses.
 pub(crate) fn spawn(
     config: &AgentConfig,
     run_dir: &Path,
-    await_view: impl Fn(&str) + Clone + Send + 'static,
+    await_view: impl Fn(&str, Duration) + Clone + Send + 'static,
     wake: RawFd,
 ) {
-    let refusal = hook_refusal().filter(|_| config.nri.hooks && !config.nri.sockets.is_empty());
-    if let Some(file) = &refusal {
-        let because = "this runtime refuses hooks of plugins";
-        tracing::info!(file = %file.display(), because, "NRI: containers wait for their views when they start");
-    }
     for socket in &config.nri.sockets {
-        let hook = (config.nri.hooks && refusal.is_none()).then(|| HookProgram::own(run_dir));
-        if matches!(hook, Some(None)) {
-            tracing::error!(because = "this program's own path is not UTF-8", "no NRI plugin");
-            return;
-        }
-        let node = PluginContext {
+        let plugin = NriPlugin {
+            socket: socket.clone(),
             containers: config.containers.clone(),
             memory_pressure: config.notifies_memory_pressure(),
-            hook: hook.flatten(),
+            hooks: config.nri.hooks,
+            run_dir: run_dir.to_owned(),
         };
-        let (socket, await_view) = (socket.clone(), await_view.clone());
+        let await_view = await_view.clone();
         let thread = std::thread::Builder::new().name("nri".into());
         let run = move || {
             // A runtime learns at once that the process was killed, whatever keeps it from ending.
             // SAFETY: `wake` is there as long as `await_view`; beside it the thread opens by path all that it uses, and logs nothing but
             // by the standard descriptors.
             unsafe { process::unshare_open_files_except(&mut [wake]) };
-            run_plugin(&socket, &node, &await_view);
+            plugin.run(&await_view);
         };
         let spawned = thread.spawn(run);
         if let Err(error) = spawned {
@@ -164,32 +156,57 @@ pub(crate) fn spawn(
     }
 }
 
-/// Connects again and again. A socket that is not there is not worth a word: the runtime is not installed, or restarts.
-fn run_plugin(socket: &Path, node: &PluginContext, await_view: &impl Fn(&str)) {
-    let mut said = String::new();
-    loop {
-        // Where nobody made one, looking is all that it costs.
-        if socket.exists()
-            && let Ok(stream) = UnixStream::connect(socket)
-        {
-            let mut connected = false;
-            let Err(error) = serve_connection(stream, node, |news| {
-                connected |= matches!(news, NriEvent::Connected { .. });
-                if let NriEvent::Starting { id } = &news {
-                    await_view(id);
+/// A plugin at one socket.
+struct NriPlugin {
+    socket: PathBuf,
+    containers: ContainerSettings,
+    memory_pressure: bool,
+    /// Whether containers may be given hooks.
+    hooks: bool,
+    run_dir: PathBuf,
+}
+
+impl NriPlugin {
+    /// Connects again and again. A socket that is not there is not worth a word: the runtime is not installed, or restarts.
+    fn run(&self, await_view: &impl Fn(&str, Duration)) {
+        let socket = self.socket.display();
+        let mut said = String::new();
+        loop {
+            // Where nobody made one, looking is all that it costs.
+            if self.socket.exists()
+                && let Ok(stream) = UnixStream::connect(&self.socket)
+            {
+                let context = self.context();
+                let mut connected = false;
+                let Err(error) = serve_connection(stream, &context, |news| {
+                    connected |= matches!(news, NriEvent::Connected { .. });
+                    if let NriEvent::Starting { id, patience } = &news {
+                        await_view(id, *patience);
+                    }
+                    log_event(&self.socket, news);
+                });
+                let because = error.to_string();
+                if connected || because != said {
+                    tracing::warn!(%socket, because, "NRI: containers get their views late for now");
                 }
-                log_event(socket, news);
-            });
-            let because = error.to_string();
-            if connected || because != said {
-                tracing::warn!(socket = %socket.display(), because, "NRI: containers get their views late for now");
+                if matches!(error, NriError::Docker) {
+                    return;
+                }
+                said = because;
             }
-            if matches!(error, NriError::Docker) {
-                return;
-            }
-            said = because;
+            std::thread::sleep(RECONNECT_DELAY);
         }
-        std::thread::sleep(RECONNECT_DELAY);
+    }
+
+    /// What plans are made by now: a runtime that connects may have another configuration than before.
+    fn context(&self) -> PluginContext {
+        let refusal = hook_refusal().filter(|_| self.hooks);
+        if let Some(file) = &refusal {
+            let because = "this runtime refuses hooks of plugins";
+            tracing::info!(file = %file.display(), because, "NRI: containers wait for their views when they start");
+        }
+        let hook = (self.hooks && refusal.is_none()).then(|| HookProgram::own(&self.run_dir)).flatten();
+        PluginContext { containers: self.containers.clone(), memory_pressure: self.memory_pressure, hook }
     }
 }
 
@@ -218,12 +235,12 @@ fn log_event(socket: &Path, news: NriEvent) {
     let socket = socket.display();
     match news {
         NriEvent::Connected { runtime, version } => {
-            tracing::info!(%socket, runtime, version, "NRI: containers get their views at creation");
+            tracing::info!(%socket, runtime, version, "NRI: containers get their views before they start");
         }
         NriEvent::Planned { id, hook, env } => {
             tracing::debug!(%socket, container = id, hook, env, "NRI: container planned");
         }
-        NriEvent::Starting { id } => tracing::debug!(%socket, container = id, "NRI: container starts"),
+        NriEvent::Starting { id, .. } => tracing::debug!(%socket, container = id, "NRI: container starts"),
         NriEvent::Reduced { id, because } => {
             tracing::warn!(%socket, container = id, because, "NRI: not what its labels ask for");
         }

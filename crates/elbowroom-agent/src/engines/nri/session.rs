@@ -14,12 +14,15 @@ use elbowroom_types::launch::{LaunchLimits, LaunchPlan};
 use elbowroom_types::{label, launch};
 use prost::Message as _;
 use std::collections::HashMap;
+use std::time::Duration;
 
 /// `Event::CREATE_CONTAINER`. All else is learned from cgroups, so nothing else is asked for: every event makes the runtime wait for an
 /// answer.
 const CREATE_CONTAINER: i32 = 4;
 /// `Event::START_CONTAINER`, which is asked for where there are no hooks: the container is made, and none of its instructions was run.
 const START_CONTAINER: i32 = 6;
+/// How long runtimes wait for an answer where they do not say (containerd's `plugin_request_timeout`).
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Where among plugins this one comes: early, as it looks at nothing that others change.
 const PLUGIN_INDEX: &str = "10";
 
@@ -31,7 +34,7 @@ pub(super) enum NriEvent {
     /// A container is being made, with this in its plan.
     Planned { id: String, hook: bool, env: usize },
     /// A container is made, is to have its view, and runs as soon as this is answered.
-    Starting { id: String },
+    Starting { id: String, patience: Duration },
     /// A container gets less than it asks for.
     Reduced { id: String, because: String },
     /// A request was not understood; it was answered all the same.
@@ -42,6 +45,8 @@ pub(super) enum NriEvent {
 pub(super) struct NriSession<'a> {
     context: &'a PluginContext,
     reader: TtrpcReader,
+    /// How long the runtime waits for an answer before it throws the plugin out.
+    request_timeout: Duration,
 }
 
 impl<'a> NriSession<'a> {
@@ -59,7 +64,7 @@ impl<'a> NriSession<'a> {
         let body = request.encode_to_vec();
         TtrpcMessage { connection: MuxConnection::Runtime, kind: TtrpcKind::Request, stream: 1, body }
             .write(out);
-        Self { context: node, reader: TtrpcReader::default() }
+        Self { context: node, reader: TtrpcReader::default(), request_timeout: REQUEST_TIMEOUT }
     }
 
     /// Takes what the runtime sent and adds the answers to `out`.
@@ -84,7 +89,7 @@ impl<'a> NriSession<'a> {
 
     /// The answer's payload. What is not known, or not understood, is answered by an empty one, which every message of NRI may
     /// be: an error would be a veto, and the container would not start.
-    fn answer(&self, request: &[u8], news: &mut Vec<NriEvent>) -> Result<Vec<u8>, NriError> {
+    fn answer(&mut self, request: &[u8], news: &mut Vec<NriEvent>) -> Result<Vec<u8>, NriError> {
         let Ok(request) = TtrpcRequest::decode(request) else {
             news.push(NriEvent::Undecodable { method: "?".to_owned() });
             return Ok(Vec::new());
@@ -97,6 +102,9 @@ impl<'a> NriSession<'a> {
                 // Docker writes what a plugin mounts or sets into the container for good, and takes no hooks.
                 if configure.runtime_name == "docker" {
                     return Err(NriError::Docker);
+                }
+                if let Ok(timeout @ 1..) = u64::try_from(configure.request_timeout) {
+                    self.request_timeout = Duration::from_millis(timeout);
                 }
                 let (runtime, version) = (configure.runtime_name, configure.runtime_version);
                 news.push(NriEvent::Connected { runtime, version });
@@ -120,13 +128,18 @@ impl<'a> NriSession<'a> {
                     Vec::new()
                 }
             },
+            // Since NRI 0.12; before, one method told of all that is only told of.
+            "StartContainer" => {
+                match CreateContainerRequest::decode(payload) {
+                    Ok(CreateContainerRequest { pod, container }) => news.extend(self.starting(pod, container)),
+                    Err(_) => news.push(unreadable()),
+                }
+                Vec::new()
+            }
             "StateChange" => {
                 match StateChangeEvent::decode(payload) {
-                    Ok(StateChangeEvent { event: START_CONTAINER, pod, container: Some(container) })
-                        if self.context.hook.is_none()
-                            && self.plan(&pod.unwrap_or_default(), &container).0.hook =>
-                    {
-                        news.push(NriEvent::Starting { id: container.id });
+                    Ok(StateChangeEvent { event: START_CONTAINER, pod, container }) => {
+                        news.extend(self.starting(pod, container));
                     }
                     Ok(_) => {}
                     Err(_) => news.push(unreadable()),
@@ -135,6 +148,15 @@ impl<'a> NriSession<'a> {
             }
             _ => Vec::new(),
         })
+    }
+
+    /// That a container is to wait for its view, where it is.
+    fn starting(&self, pod: Option<PodSandbox>, container: Option<NriContainer>) -> Option<NriEvent> {
+        let container = container.filter(|_| self.context.hook.is_none())?;
+        let (plan, _) = self.plan(&pod.unwrap_or_default(), &container);
+        // The rest of the time is for the way there and back.
+        let patience = self.request_timeout / 4 * 3;
+        plan.hook.then_some(NriEvent::Starting { id: container.id, patience })
     }
 
     /// The plan for a container, and what it inherits of its pod's annotations.
@@ -170,7 +192,7 @@ impl<'a> NriSession<'a> {
             container.mounts.iter().any(|mount| injection::has_own_dev(&mount.destination, &mount.r#type));
         let files = injection::hook_arguments(plan.surfaces);
         let there = match &program {
-            None if !files.is_empty() && !has_hooks => Err(anyhow::anyhow!("nri.hooks is false")),
+            None if !files.is_empty() && !has_hooks => Err(anyhow::anyhow!("this runtime takes no hooks (nri.hooks)")),
             None if !files.is_empty() => Err(anyhow::anyhow!("the hook that mounts it is not there")),
             _ => injection::check_available(plan.surfaces, has_sysfs),
         };
@@ -334,7 +356,11 @@ mod tests {
 
     #[test]
     fn a_runtime_is_told_what_it_is_to_ask() {
-        let configure = ConfigureRequest { runtime_name: "containerd".into(), runtime_version: "v2".into() };
+        let configure = ConfigureRequest {
+            runtime_name: "containerd".into(),
+            runtime_version: "v2".into(),
+            ..ConfigureRequest::default()
+        };
         let (news, payload) =
             ask(&node(&ContainerSettings::default()), "Configure", configure.encode_to_vec());
         assert_eq!(
@@ -362,20 +388,31 @@ mod tests {
         let plugin = PluginContext { hook: None, ..node(&ContainerSettings::default()) };
         let (_, payload) = ask(&plugin, "Configure", ConfigureRequest::default().encode_to_vec());
         assert_eq!(ConfigureResponse::decode(&payload[..]).unwrap().events, 1 << 3 | 1 << 5);
-        let starting = |plugin: &PluginContext, event, own: &[(&str, &str)]| {
-            let change = StateChangeEvent { event, pod: None, container: Some(container(own)) };
-            let (news, payload) = ask(plugin, "StateChange", change.encode_to_vec());
-            assert!(payload.is_empty());
+        let told = |plugin: &PluginContext, method, payload: Vec<u8>| {
+            let (news, answer) = ask(plugin, method, payload);
+            assert!(answer.is_empty());
             news.unwrap()
         };
-        assert_eq!(starting(&plugin, START_CONTAINER, &[]), [NriEvent::Starting { id: "abc".into() }]);
-        assert_eq!(starting(&plugin, START_CONTAINER, &[("views", "off")]), []);
-        assert_eq!(starting(&plugin, START_CONTAINER + 1, &[]), []);
-        assert_eq!(starting(&node(&ContainerSettings::default()), START_CONTAINER, &[]), []);
+        let changes = |plugin: &PluginContext, event, own: &[(&str, &str)]| {
+            let change = StateChangeEvent { event, pod: None, container: Some(container(own)) };
+            told(plugin, "StateChange", change.encode_to_vec())
+        };
+        let starts = |plugin: &PluginContext, own: &[(&str, &str)]| {
+            let start = CreateContainerRequest { pod: None, container: Some(container(own)) };
+            told(plugin, "StartContainer", start.encode_to_vec())
+        };
+        let waits = [NriEvent::Starting { id: "abc".into(), patience: Duration::from_millis(1_500) }];
+        assert_eq!(changes(&plugin, START_CONTAINER, &[]), waits);
+        assert_eq!(starts(&plugin, &[]), waits);
+        assert_eq!(changes(&plugin, START_CONTAINER, &[("views", "off")]), []);
+        assert_eq!(starts(&plugin, &[("views", "off")]), []);
+        assert_eq!(changes(&plugin, START_CONTAINER + 1, &[]), []);
+        let hooks = node(&ContainerSettings::default());
+        assert_eq!((changes(&hooks, START_CONTAINER, &[]), starts(&hooks, &[])), (vec![], vec![]));
         // Variables are as with a hook; files of libraries only a hook can mount.
         let (news, adjust) = created(&plugin, &[], &[("env", "on"), ("libc", "on")]);
         assert!(matches!(&news[..], [NriEvent::Reduced { because, .. }, NriEvent::Planned { hook: false, .. }]
-            if because.contains("nri.hooks")));
+            if because.contains("takes no hooks")));
         let keys: Vec<&str> = adjust.env.iter().map(|row| row.key.as_str()).collect();
         assert!(keys.contains(&"OMP_NUM_THREADS") && !keys.contains(&"PYTHON_CPU_COUNT"), "{keys:?}");
         assert!(adjust.hooks.is_none() && !keys.contains(&"LD_PRELOAD"));
@@ -456,10 +493,10 @@ mod tests {
 
     #[test]
     fn nothing_that_is_not_understood_is_a_veto() {
-        for method in ["CreateContainer", "Synchronize", "StateChange", "FlyToTheMoon"] {
+        for method in ["CreateContainer", "StartContainer", "StateChange", "Synchronize", "FlyToTheMoon"] {
             let (news, payload) = ask(&node(&ContainerSettings::default()), method, vec![0xff; 9]);
             let told = !news.unwrap().is_empty();
-            let is_known = ["CreateContainer", "StateChange"].contains(&method);
+            let is_known = ["CreateContainer", "StartContainer", "StateChange"].contains(&method);
             assert!(payload.is_empty() && told == is_known, "{method}");
         }
         let more = SynchronizeRequest { more: true }.encode_to_vec();
