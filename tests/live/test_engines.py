@@ -71,6 +71,16 @@ def containerd(home, image, cdi):
 
 
 @pytest.fixture(scope="module")
+def strict_containerd(containerd, home, image, cdi):
+    """One that makes no container to which a plugin adds a hook."""
+    (home / "strict").mkdir()
+    validator = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\nenable = true\nreject_oci_hook_adjustment = true"
+    engine = Containerd(home / "strict", image, cdi, validator).start()
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture(scope="module")
 def old_docker(home, runtime):
     if missing := docker_kit.why_not():
         pytest.skip(f"needs {missing}")
@@ -119,6 +129,7 @@ WAYS = {
     "podman, CDI": lambda ask: ask("podman")(run=["--device", ask("cdi") and "elbowroom.dev/view=on"]),
     "podman, wrapper": lambda ask: ask("podman")("--runtime", ask("runtime")),
     "containerd, NRI": lambda ask: CriWay(ask("containerd")),
+    "containerd, NRI without hooks": lambda ask: CriWay(ask("strict_containerd")),
     "containerd, CDI": lambda ask: CriWay(ask("containerd"), cdi=["elbowroom.dev/view=on"]),
 }
 
@@ -147,9 +158,10 @@ def agent_of(new_agent, request):
             containers = f"attach = {'true' if 'NRI' in way.name else 'false'}"
         config, state = "", ""
         if way.name.startswith("containerd"):
-            engine = request.getfixturevalue("containerd")
+            engine = way.containerd
             sockets = f'"{engine.nri}"' if "NRI" in way.name else ""
-            config, state = f"[nri]\nsockets = [{sockets}]\n", f'containerd_state = "{engine.state}"\n'
+            hooks = "false" if "without hooks" in way.name else "true"
+            config, state = f"[nri]\nsockets = [{sockets}]\nhooks = {hooks}\n", f'containerd_state = "{engine.state}"\n'
         agent = new_agent(config, containers=f"{state}{containers}\n")
         if isinstance(way, DockerWay):
             agent.config = re.sub("docker_root = .*", f'docker_root = "{way.docker.home}/data"', agent.config)
@@ -162,7 +174,7 @@ def ready(agent, way):
     """Starts an agent, and waits until the runtime has taken its plugin."""
     agent.start()
     if "NRI" in way.name:
-        eventually(lambda: "containers get their views at creation" in agent.log.read_text())
+        eventually(lambda: "containers get their views before they start" in agent.log.read_text())
     return agent
 
 
@@ -341,7 +353,7 @@ def test_labels_for_libraries_are_heeded_or_the_log_says_why_not(nri):
 
 def test_a_plugin_comes_back_to_a_runtime_and_an_agent_that_restarts(nri):
     way = nri()
-    told = "containers get their views at creation"
+    told = "containers get their views before they start"
     ended, way.containerd.daemon = way.containerd.daemon, None
     engines.ended(ended)
     way.containerd.start()
@@ -350,6 +362,28 @@ def test_a_plugin_comes_back_to_a_runtime_and_an_agent_that_restarts(nri):
     os.kill(way.agent.status()["pids"]["policy"], signal.SIGKILL)
     eventually(lambda: way.agent.log.read_text().count(told) == 3)
     assert SEEN in way.once(*HEAD)
+
+
+def test_a_runtime_that_refuses_hooks_needs_none(strict_containerd, agent_of):
+    way = CriWay(strict_containerd)
+    way.name = "containerd, NRI"
+    agent = ready(agent_of(way), way)
+    with pytest.raises(AssertionError, match="hook"):
+        way.once(*HEAD)
+    agent.stop()
+    way.name = "containerd, NRI without hooks"
+    agent = ready(agent_of(way), way)
+    asks = {"elbowroom.dev/libc": "on", "elbowroom.dev/env": "on"}
+    out = way.once("/busybox", "sh", "-c", "/busybox head -n1 /proc/meminfo; /busybox env", annotations=asks)
+    # What only a hook can bring is left out, and the log says so.
+    assert SEEN in out and "OMP_NUM_THREADS=1" in out and "LD_PRELOAD" not in out
+    assert "this runtime takes no hooks" in agent.log.read_text()
+    assert SEEN not in way.once(*HEAD, annotations={"elbowroom.dev/views": "off"})
+    pod = strict_containerd.pod()
+    container, _ = strict_containerd.create(pod, "/busybox", "sleep", "1000")
+    strict_containerd.cri("StartContainer", container_id=container)
+    assert agent.json("show", container)["attached"] and agent.json("show", container)["late_usec"] is None
+    strict_containerd.remove(pod)
 
 
 def test_dockers_own_nri_is_left_alone(new_docker, new_agent):

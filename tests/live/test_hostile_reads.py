@@ -137,6 +137,29 @@ def test_what_hears_strangers_has_no_rights(agent, start, name):
     assert container.mem_total() == 256 << 20
 
 
+def test_only_threads_that_answer_what_a_container_is_allowed_have_precedence(agent):
+    pid = eventually(lambda: process_named(agent, "elbowroom-view"))
+    tasks = [f"{pid}/task/{task}" for task in os.listdir(f"/proc/{pid}/task")]
+    # After the name: state is the first field, nice the 17th.
+    nice = {(comm(task), int(stat_fields(task)[16])) for task in tasks}
+    assert {value for name, value in nice if name == "answer"} == {-10}, nice
+    assert {value for name, value in nice if name != "answer"} == {0}, nice
+
+
+def test_the_rest_has_no_more_than_the_unit_names(agent):
+    # capabilities(7), and setpcap, by which a process gives up more.
+    numbers = {
+        "chown": 0, "dac_override": 1, "dac_read_search": 2, "fowner": 3, "kill": 5, "setgid": 6, "setuid": 7, "setpcap": 8, "sys_chroot": 18,
+        "sys_ptrace": 19, "sys_admin": 21, "sys_nice": 23, "sys_resource": 24, "syslog": 34, "perfmon": 38, "bpf": 39,
+    }  # fmt: skip
+    most = sum(1 << number for number in numbers.values())
+    for name in ("elbowroom-super", "elbowroom-polic", "elbowroom-stand"):
+        pid = agent.supervisor.pid if name == "elbowroom-super" else eventually(lambda name=name: process_named(agent, name))
+        status = status_of(pid)
+        rights = {key: status[key] for key in ("CapEff", "CapPrm", "CapInh", "CapBnd")}
+        assert all(int(mask, 16) | most == most for mask in rights.values()), (name, rights)
+
+
 def test_a_crash_of_the_agent_leaves_no_memory_on_disk(agent):
     for pid in (agent.supervisor.pid, *descendants(agent.supervisor.pid)):
         limits = Path(f"/proc/{pid}/limits").read_text().splitlines()

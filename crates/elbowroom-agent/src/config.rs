@@ -101,6 +101,9 @@ pub enum SensorTierSetting {
 pub struct NriSettings {
     /// Sockets of runtimes; one that is not there is tried again.
     pub sockets: Vec<PathBuf>,
+    /// Whether containers are given a hook that mounts their view. Without, the runtime waits with a container's start until the agent
+    /// has: for runtimes that refuse hooks of plugins (containerd's default validator with `reject_oci_hook_adjustment`).
+    pub hooks: bool,
 }
 
 /// The doctor's checks, made by the agent.
@@ -135,7 +138,7 @@ impl Default for SensorSettings {
 impl Default for NriSettings {
     /// Where containerd and CRI-O listen (containerd/nri, pkg/adaptation, `DefaultSocketPath`).
     fn default() -> Self {
-        Self { sockets: vec!["/var/run/nri/nri.sock".into()] }
+        Self { sockets: vec!["/var/run/nri/nri.sock".into()], hooks: true }
     }
 }
 
@@ -220,7 +223,7 @@ impl AgentConfig {
             containers: ContainerSettings { only: Some(only.to_owned()), ..self.containers },
             // Loading BPF takes longer than many a command runs.
             sense: SensorSettings { tier: SensorTierSetting::Files, ..self.sense },
-            nri: NriSettings { sockets: Vec::new() },
+            nri: NriSettings { sockets: Vec::new(), ..NriSettings::default() },
             disk: disk::DiskSettings { mode: GovernorMode::Off, ..self.disk },
             memory: memory::MemorySettings { mode: GovernorMode::Off, ..self.memory },
             doctor: DoctorSettings { enabled: false, ..self.doctor },

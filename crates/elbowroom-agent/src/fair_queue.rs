@@ -53,6 +53,7 @@ impl<T, const MAX: usize> FairQueue<T, MAX> {
                 own.pop_front();
                 self.len -= 1;
             }
+            give_back(own);
         }
         self.makers.retain(|_, own| !own.is_empty());
     }
@@ -77,10 +78,18 @@ impl<T, const MAX: usize> FairQueue<T, MAX> {
         let Some((maker, own)) = most else { return };
         own.pop_front();
         self.len -= 1;
+        give_back(own);
         if own.is_empty() {
             let maker = maker.clone();
             self.makers.remove(&maker);
         }
+    }
+}
+
+/// Gives memory back that a maker had when it had many more entries than now.
+fn give_back<T>(own: &mut VecDeque<T>) {
+    if own.capacity() / 4 >= own.len().max(4) {
+        own.shrink_to(own.len() * 2);
     }
 }
 
@@ -106,6 +115,19 @@ mod tests {
             queue.push("db", entry);
         }
         assert_eq!(kept(&queue), [996, 997, 998, 999, 16, 17, 18, 19]);
+    }
+
+    #[test]
+    fn memory_is_that_of_what_is_kept() {
+        let mut queue = FairQueue::<u32, 4_096>::default();
+        (0..4_096).for_each(|entry| queue.push("first", entry));
+        let full = queue.allocated_bytes();
+        for maker in 0..64 {
+            (0..1_000).for_each(|entry| queue.push(&format!("maker {maker}"), entry));
+            assert!(queue.allocated_bytes() < 4 * full, "{maker}: {}", queue.allocated_bytes());
+        }
+        queue.retain_from(|entry| *entry == 999);
+        assert!(queue.len == 64 && queue.allocated_bytes() < full / 4, "{}", queue.allocated_bytes());
     }
 
     #[test]

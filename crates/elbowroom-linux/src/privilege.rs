@@ -5,8 +5,8 @@ use rustix::fs::{Gid, Uid};
 use rustix::io;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
-    set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
 /// Name of the user that unprivileged processes of the agent are, where there is one.
@@ -23,6 +23,23 @@ pub struct Identity {
 
 /// The kernel's and every distribution's `nobody` (`/proc/sys/kernel/overflowuid`).
 pub const NOBODY: Identity = Identity { uid: 65_534, gid: 65_534 };
+
+/// The capabilities that the agent works with. Its unit has the same, and says what each is for.
+const AGENT_CAPABILITIES: CapabilitySet = CapabilitySet::SYS_ADMIN
+    .union(CapabilitySet::SYS_CHROOT)
+    .union(CapabilitySet::SYS_PTRACE)
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SYS_NICE)
+    .union(CapabilitySet::SYS_RESOURCE)
+    .union(CapabilitySet::BPF)
+    .union(CapabilitySet::PERFMON)
+    .union(CapabilitySet::SYSLOG)
+    .union(CapabilitySet::CHOWN)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETGID);
 
 /// What a process may have at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +80,7 @@ pub fn drop_privileges(identity: Identity, bounds: ProcessRlimits) -> io::Result
     setrlimit(Resource::Data, exactly(bounds.data))?;
     setrlimit(Resource::Core, exactly(0))?;
     set_no_new_privs(true)?;
-    drop_bounding_set()?;
+    drop_bounding_set(CapabilitySet::empty())?;
     set_thread_groups(&[])?;
     let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
     set_thread_res_gid(gid, gid, gid)?;
@@ -80,10 +97,28 @@ pub fn drop_privileges(identity: Identity, bounds: ProcessRlimits) -> io::Result
     }
 }
 
-/// What a program that this process executes could have at most. Without `CAP_SETPCAP`, as under a service manager that
-/// bounds it already, it stays; no_new_privs makes it void.
-fn drop_bounding_set() -> io::Result<()> {
-    for capability in (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
+/// Gives up for good, also for the programs that this process executes, what the agent does not need. With `CAP_SETPCAP`, where it is
+/// there, its processes give up the rest.
+///
+/// # Errors
+/// When the kernel refuses it.
+pub fn keep_agent_capabilities() -> io::Result<()> {
+    let kept = AGENT_CAPABILITIES | CapabilitySet::SETPCAP;
+    drop_bounding_set(kept)?;
+    let own = capabilities(None)?;
+    let sets = CapabilitySets {
+        effective: own.effective & kept,
+        permitted: own.permitted & kept,
+        inheritable: own.inheritable & kept,
+    };
+    set_capabilities(None, sets)
+}
+
+/// Bounds what a program that this process executes could have. Without `CAP_SETPCAP`, as under a service manager that
+/// bounds it already, the bound stays as it is.
+fn drop_bounding_set(kept: CapabilitySet) -> io::Result<()> {
+    let all = (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit));
+    for capability in all.filter(|capability| !kept.contains(*capability)) {
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
             // The kernel has no more; this process may not.
@@ -120,6 +155,18 @@ mod tests {
         assert_eq!(account_entry(database, "elbow"), None);
         assert_eq!(group_id("root"), Some(0));
         assert_eq!(group_id("elbowroom-test-no-such-group"), None);
+    }
+
+    #[test]
+    fn the_unit_has_the_same_capabilities() {
+        let unit = include_str!("../../../packaging/systemd/elbowroom.service.in");
+        let words = unit.lines().filter_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+        let mut named: Vec<&str> = words.flat_map(str::split_whitespace).collect();
+        let mut own: Vec<String> =
+            AGENT_CAPABILITIES.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
+        named.sort_unstable();
+        own.sort_unstable();
+        assert_eq!(named, own);
     }
 
     #[test]

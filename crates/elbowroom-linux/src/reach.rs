@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Most processes that are looked at.
@@ -81,16 +82,33 @@ pub fn inspect(pids: &[i32], pages: &Path) -> ReachReport {
     let device = rustix::fs::stat(pages).ok().map(|stat| stat.st_dev);
     let device = device.map(|device| (rustix::fs::major(device), rustix::fs::minor(device)));
     let mut namespaces = HashMap::new();
-    let deadline = Instant::now() + TIME_LIMIT;
-    let mut processes = Vec::new();
-    for pid in pids.iter().take(MAX_PROCESSES) {
-        if Instant::now() > deadline {
-            break;
-        }
-        processes.extend(inspect_process(*pid, device, &mut namespaces));
-    }
+    let asked: Vec<i32> = pids.iter().copied().take(MAX_PROCESSES).collect();
+    let found = asked.into_iter().filter_map(move |pid| inspect_process(pid, device, &mut namespaces));
+    let processes = collect_within(TIME_LIMIT, found);
     let more = pids.len() - processes.len();
     ReachReport { processes, more }
+}
+
+/// What came of some work in so much time. The rest goes on in a thread that ends with this process: a process that is stuck on a disk
+/// lets nobody read its areas for as long as it is stuck (fs/proc/task_mmu.c, `m_start`).
+fn collect_within<T: Send + 'static>(
+    limit: Duration,
+    work: impl Iterator<Item = T> + Send + 'static,
+) -> Vec<T> {
+    let deadline = Instant::now() + limit;
+    let (done, results) = mpsc::channel();
+    let run = move || {
+        for result in work {
+            if done.send(result).is_err() {
+                break;
+            }
+        }
+    };
+    if std::thread::Builder::new().name("reach".into()).spawn(run).is_err() {
+        return Vec::new();
+    }
+    let next = || results.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
+    std::iter::from_fn(next).collect()
 }
 
 /// `None` where it is gone, or not to be read.
@@ -218,6 +236,19 @@ mod tests {
         assert!(
             process.pid == own && !process.command.is_empty() && process.by.mapped == MapsSummary::default()
         );
+    }
+
+    #[test]
+    fn a_process_that_never_answers_takes_nobody_else_away_and_no_longer_than_the_limit() {
+        let (release, stuck) = mpsc::channel::<()>();
+        let work = (1..4).inspect(move |pid| {
+            if *pid == 3 {
+                let _ = stuck.recv();
+            }
+        });
+        assert_eq!(collect_within(Duration::from_secs(1), work), [1, 2]);
+        drop(release);
+        assert_eq!(collect_within(TIME_LIMIT, 1..4), [1, 2, 3]);
     }
 
     #[test]

@@ -153,7 +153,7 @@ class Containerd:
 
     PARENT = "/elbowroom-test-cri"
 
-    def __init__(self, home, image, cdi):
+    def __init__(self, home, image, cdi, nri=""):
         self.home, self.socket, self.nri, self.state = home, home / "c.sock", home / "nri.sock", home / "state"
         self.daemon, self.pods = None, {}
         (home / "config.toml").write_text(f"""
@@ -179,6 +179,7 @@ class Containerd:
             socket_path = "{self.nri}"
             plugin_path = "{home}/none"
             plugin_config_path = "{home}/none"
+            {nri}
             """)
         self.image = image
 

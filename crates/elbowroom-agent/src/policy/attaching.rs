@@ -3,7 +3,7 @@
 use super::facts::apply_start_time;
 use super::log_change;
 use super::managed_container::{AttachState, DETACH_FAILED, DETACHED, ManagedContainer};
-use super::mounter::{MountJob, MountOutcome, MountTask, MountTicket};
+use super::mounter::{MountJob, MountOutcome, MountTask, MountTicket, MountWaiter};
 use super::policy_loop::PolicyLoop;
 use super::quotas::QuotaTopic;
 use elbowroom_client::api::ControlResponse;
@@ -16,6 +16,8 @@ use elbowroom_view::pages::view_mounts;
 use std::collections::HashSet;
 use std::sync::mpsc;
 
+/// How long a container that its runtime is about to start waits for its cgroup to be noticed, which was made some time before.
+const NOTICE_TIMEOUT: Micros = Micros::millis(200);
 /// A runtime has left the host's root file system this long after its container's first process started.
 const PIVOT_ROOT_GRACE: Micros = Micros::secs(2);
 
@@ -33,20 +35,45 @@ impl PolicyLoop {
         }
     }
 
-    /// Has a view mounted; `asked`: by somebody, who knows that the container is there, and waits for the answer.
-    pub(super) fn attach(
-        &mut self,
-        id: CgroupId,
-        now: Micros,
-        asked: Option<mpsc::SyncSender<ControlResponse>>,
-    ) {
+    /// Has the view mounted of a container that its runtime is about to start, as soon as its cgroup is noticed.
+    pub(super) fn attach_before_start(&mut self, id: String, answer: mpsc::SyncSender<ControlResponse>) {
+        let deadline = timer::now().saturating_add(NOTICE_TIMEOUT);
+        self.starting.push((id, deadline, answer));
+        self.handle_cgroup_changes();
+    }
+
+    /// The same for all that wait for that.
+    pub(super) fn attach_starting(&mut self) {
+        let now = timer::now();
+        for (name, deadline, answer) in std::mem::take(&mut self.starting) {
+            let is_it = |id: &CgroupId| {
+                let container = self.views.group(*id).and_then(|group| group.container.as_ref());
+                container.is_some_and(|container| container.id == name)
+            };
+            let found = self.containers.keys().copied().find(is_it);
+            let attach = found.and_then(|id| self.containers.get(&id)).map(|resident| &resident.attach);
+            match (found, attach) {
+                // It is not to have one.
+                (_, Some(AttachState::Disabled(_))) => {}
+                (Some(id), _) => self.attach(id, now, Some(MountWaiter { answer, is_operator: false })),
+                (None, _) if now < deadline && !self.without_view.iter().any(is_it) => {
+                    self.starting.push((name, deadline, answer));
+                }
+                (None, _) => {}
+            }
+        }
+    }
+
+    /// Has a view mounted; `asked`: by somebody who waits for the answer.
+    pub(super) fn attach(&mut self, id: CgroupId, now: Micros, asked: Option<MountWaiter>) {
+        let by_operator = asked.as_ref().is_some_and(|waiter| waiter.is_operator);
         let pid = self.init_pid(id);
         let started = pid.and_then(|pid| process::start_time(pid as i32));
         let Some(resident) = self.containers.get_mut(&id) else { return };
         let Some(pid) = pid else {
             resident.attach = resident.attach.retry(now, "it has no process".into());
-            if let Some(answer) = asked {
-                let _ = answer.send(ControlResponse::Error("not attached: it has no process".into()));
+            if let Some(waiter) = asked {
+                let _ = waiter.answer.send(ControlResponse::Error("not attached: it has no process".into()));
             }
             return;
         };
@@ -55,7 +82,7 @@ impl PolicyLoop {
         let engine = container.map(|container| container.engine);
         // Who asks by hand knows better.
         let host_pid_refusal = container
-            .filter(|_| asked.is_none())
+            .filter(|_| !by_operator)
             .and_then(|container| self.config.containers.host_pid_refusal(container));
         let Some(resident) = self.containers.get_mut(&id) else { return };
         if let Some(started) = started {
@@ -72,8 +99,8 @@ impl PolicyLoop {
         let settled = started.is_some_and(|at| timer::now_boot().saturating_sub(at) >= PIVOT_ROOT_GRACE);
         let on_host_root = match engine {
             Some(ContainerEngine::Elbowroom) => true,
-            Some(ContainerEngine::Plain) => asked.is_some() || settled,
-            _ => asked.is_some(),
+            Some(ContainerEngine::Plain) => by_operator || settled,
+            _ => by_operator,
         };
         let path = resident.path.clone();
         let task = MountTask::Attach {
@@ -136,16 +163,12 @@ impl PolicyLoop {
         let theirs: HashSet<i32> = inside.into_iter().flat_map(|id| self.sensor.processes(id)).collect();
         let pids = self.sensor.processes(group).into_iter().filter(|pid| !theirs.contains(pid));
         let pids = pids.filter_map(|pid| u32::try_from(pid).ok()).collect();
+        let asked = asked.map(|answer| MountWaiter { answer, is_operator: true });
         let ticket = self.ticket(group, path, asked);
         let _ = self.mounter.send(MountJob::Run(ticket, MountTask::Detach { pids, view }));
     }
 
-    fn ticket(
-        &self,
-        group: CgroupId,
-        path: String,
-        reply_to: Option<mpsc::SyncSender<ControlResponse>>,
-    ) -> MountTicket {
+    fn ticket(&self, group: CgroupId, path: String, reply_to: Option<MountWaiter>) -> MountTicket {
         MountTicket { group, tenant: self.sensor.tenant_of(group), path, reply_to }
     }
 
@@ -159,12 +182,18 @@ impl PolicyLoop {
         let MountTicket { group: id, path, reply_to: asked, .. } = ticket;
         let error = outcome.error();
         self.record_outcome(id, outcome);
-        let Some(answer) = asked else { return };
-        let _ = answer.send(match (self.describe(id), error) {
+        let Some(MountWaiter { answer, is_operator }) = asked else { return };
+        let answer = answer.send(match (self.describe(id), error) {
             (None, _) => ControlResponse::Error("the container is gone".into()),
             (Some(_), Some(error)) => ControlResponse::Error(format!("{path}: {error}")),
             (Some(view), None) => ControlResponse::Container(Box::new(view)),
         });
+        // Its runtime waited, so none of its instructions was run.
+        if let Some(resident) = self.containers.get_mut(&id).filter(|_| !is_operator && answer.is_ok())
+            && matches!(resident.attach, AttachState::Done { .. })
+        {
+            resident.view_delay = None;
+        }
     }
 
     fn record_outcome(&mut self, id: CgroupId, outcome: MountOutcome) {

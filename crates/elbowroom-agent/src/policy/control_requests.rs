@@ -1,6 +1,7 @@
 //! What the owner answers to those who ask on the control socket.
 
 use super::managed_container::{AttachState, DETACH_FAILED};
+use super::mounter::MountWaiter;
 use super::policy_loop::PolicyLoop;
 use elbowroom_client::api::{
     AgentPids, AgentSnapshot, AgentStatus, ContainerView, ControlRequest, ControlResponse, DisksReport,
@@ -46,7 +47,9 @@ impl PolicyLoop {
                 Err(error) => ControlResponse::Error(error),
             },
             ControlRequest::Attach(name) => match self.find(&name) {
-                Ok(id) => return self.attach(id, timer::now(), Some(answer)),
+                Ok(id) => {
+                    return self.attach(id, timer::now(), Some(MountWaiter { answer, is_operator: true }));
+                }
                 Err(error) => ControlResponse::Error(error),
             },
             ControlRequest::Detach(name) => match self.find(&name) {

@@ -1,6 +1,7 @@
 //! What the policy loop knows of a container, as facts for its verdict; when it is judged, and what is kept of it when it ends.
 
 use super::policy_loop::PolicyLoop;
+use super::verdicts::KillContext;
 use elbowroom_client::api::ContainerView;
 use elbowroom_govern::verdict::{VerdictFacts, judge, memory_need};
 use elbowroom_linux::cgroup::{CgroupController, CgroupVersion};
@@ -9,7 +10,7 @@ use elbowroom_types::container::display_name;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::resource_command::ResourceOwner;
 use elbowroom_types::sample::{CgroupProperties, CgroupSettings, MemoryStat};
-use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros, Millicpu};
+use elbowroom_types::unit::{CpuShare, Limit, Micros, Millicpu};
 use elbowroom_types::verdict::Verdict;
 use elbowroom_view::pages::snapshot::ContainerSnapshot;
 use std::path::Path;
@@ -37,18 +38,16 @@ impl PolicyLoop {
 
     /// Looks at one container's counter, and judges it anew where it grew.
     fn read_kills(&mut self, id: CgroupId, now: Micros) {
-        let (limit, process) = (self.memory_limit(id), self.known_process(id));
-        if self.verdicts.read_kills(id, now, limit, process) {
+        let known = self.kill_context(id, now);
+        if self.verdicts.read_kills(id, &known) {
             self.judge_kills(id, now);
         }
     }
 
-    fn memory_limit(&self, id: CgroupId) -> Limit<Bytes> {
-        self.views.group(id).and_then(|group| group.limits.memory_max).unwrap_or(Limit::Max)
-    }
-
-    fn known_process(&self, id: CgroupId) -> Option<u32> {
-        self.containers.get(&id).and_then(|resident| resident.found_process).map(|(pid, _)| pid)
+    fn kill_context(&self, id: CgroupId, now: Micros) -> KillContext {
+        let limit = self.views.group(id).and_then(|group| group.limits.memory_max).unwrap_or(Limit::Max);
+        let process = self.containers.get(&id).and_then(|resident| resident.found_process);
+        KillContext { now, limit, process: process.map(|(pid, _)| pid) }
     }
 
     /// Judges a container in which there were kills.
@@ -116,8 +115,8 @@ impl PolicyLoop {
     /// Keeps what was known of a container that ends. Called while views still know it.
     pub(super) fn remember_end(&mut self, id: CgroupId, now: Micros) {
         self.read_kills(id, now);
-        let (limit, process) = (self.memory_limit(id), self.known_process(id));
-        if self.verdicts.read_logged_kills(id, now, limit, process) {
+        let known = self.kill_context(id, now);
+        if self.verdicts.read_logged_kills(id, &known) {
             self.judge_kills(id, now);
         }
         if let Some(mut last) = self.explain_container(id) {

@@ -79,6 +79,8 @@ enum PolicyMessage {
     ControlRequest { request: ControlRequest, peer: i32, answer: mpsc::SyncSender<ControlResponse> },
     /// A client asks for a process of the container that is called so; the answer may be why there is none.
     FindProcess { container: String, answer: mpsc::SyncSender<Result<u32, String>> },
+    /// A runtime is about to start the container of this identifier, and waits until its view is there.
+    ContainerStarts { id: String, answer: mpsc::SyncSender<ControlResponse> },
     /// A mount job is done.
     MountDone(mounter::MountTicket, mounter::MountOutcome),
     /// What came of an order to the limiter.
@@ -107,6 +109,13 @@ impl Mailbox {
             // A full counter means that the owner has not woken yet: it will find this message too.
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         }
+    }
+
+    /// Waits until the view of a container that is about to start is mounted, or cannot be, or for so long.
+    fn await_view(&self, id: &str, patience: Duration) {
+        let (answer, response) = mpsc::sync_channel(1);
+        self.send(PolicyMessage::ContainerStarts { id: id.to_owned(), answer });
+        let _ = response.recv_timeout(patience);
     }
 
     /// Asks the owner for all that it knows, and waits.
@@ -153,8 +162,9 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
     let profiles = ProfileStore::at(state_dir);
     let _socket =
         control::listen(&socket_path(run_dir), Endpoint::Control, mailbox.clone(), profiles.clone())?;
-    let _feed = config.api.enabled.then(|| listen_feed(run_dir, mailbox, profiles));
-    nri::spawn(&config, run_dir);
+    let _feed = config.api.enabled.then(|| listen_feed(run_dir, mailbox.clone(), profiles));
+    let wake_fd = mailbox.raw_fd();
+    nri::spawn(&config, run_dir, move |id, patience| mailbox.await_view(id, patience), wake_fd);
     let mut period = config.sense.period;
     let ticker = Ticker::new(period).context("starting the sampling timer")?;
     tracing::info!(%period, priority = ?prefer_realtime(), "sampling");
@@ -162,30 +172,16 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
     let mut told_at = Instant::now();
     loop {
         let pause = CHANGES_PAUSE.saturating_sub(told_at.elapsed());
-        let (ticked, woken, stopped, told) = {
-            let mut fds = vec![
-                PollFd::new(&ticker, PollFlags::IN),
-                PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN),
-                PollFd::new(&signals, PollFlags::IN),
-            ];
-            let own = fds.len();
-            fds.extend(owner.kernel_fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-            let (most, until) = if pause.is_zero() { (fds.len(), HEARTBEAT_INTERVAL) } else { (own, pause) };
-            let until = until.min(Duration::from_micros(owner.disks_idle_for().get()));
-            let until = Timespec::try_from(until).expect("less than a second");
-            match poll(&mut fds[..most], Some(&until)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e).context("waiting for the clock, the kernel or a request"),
-            }
-            let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
-            (ready(&fds[0]), ready(&fds[1]), ready(&fds[2]), fds[own..most].iter().any(ready))
-        };
+        let Woken { ticked, asked: woken, stopped, told } = wait(&ticker, &wake, &signals, &owner, pause)?;
         owner.heartbeat();
-        if told {
+        let retries = pause.is_zero() && owner.is_awaited();
+        if told || retries {
             told_at = Instant::now();
+        }
+        if told {
             owner.note_kills();
         }
-        if told || ticked {
+        if told || ticked || retries {
             owner.handle_cgroup_changes();
         }
         if ticked {
@@ -213,6 +209,46 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
             ticker.set_period(period).context("changing the sampling timer")?;
         }
     }
+}
+
+/// What a wait ended with.
+struct Woken {
+    /// A tick is due.
+    ticked: bool,
+    /// There are messages.
+    asked: bool,
+    /// There is a signal.
+    stopped: bool,
+    /// The kernel told of something.
+    told: bool,
+}
+
+/// Waits until something is to be done. The kernel is not heard before `pause` is over.
+fn wait(
+    ticker: &Ticker,
+    wake: &OwnedFd,
+    signals: &SignalFd,
+    owner: &PolicyLoop,
+    pause: Duration,
+) -> Result<Woken> {
+    let mut fds = vec![
+        PollFd::new(ticker, PollFlags::IN),
+        PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN),
+        PollFd::new(signals, PollFlags::IN),
+    ];
+    let own = fds.len();
+    fds.extend(owner.kernel_fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+    let (most, until) = if pause.is_zero() { (fds.len(), HEARTBEAT_INTERVAL) } else { (own, pause) };
+    let until = until.min(Duration::from_micros(owner.disks_idle_for().get()));
+    let until = if owner.is_awaited() { until.min(CHANGES_PAUSE) } else { until };
+    let until = Timespec::try_from(until).expect("less than a second");
+    match poll(&mut fds[..most], Some(&until)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(e) => return Err(e).context("waiting for the clock, the kernel or a request"),
+    }
+    let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+    let told = fds[own..most].iter().any(ready);
+    Ok(Woken { ticked: ready(&fds[0]), asked: ready(&fds[1]), stopped: ready(&fds[2]), told })
 }
 
 /// Everything that the loop owns, before anything is sensed.
@@ -253,6 +289,7 @@ fn handle(owner: &mut PolicyLoop, message: PolicyMessage) {
         PolicyMessage::FindProcess { container, answer } => {
             let _ = answer.send(owner.find_process(&container));
         }
+        PolicyMessage::ContainerStarts { id, answer } => owner.attach_before_start(id, answer),
         PolicyMessage::MountDone(ticket, outcome) => owner.on_mount_done(ticket, outcome),
         PolicyMessage::Limiter(reply) => owner.on_limiter_reply(reply),
         PolicyMessage::Probe(event) => owner.on_probe(event),

@@ -45,7 +45,21 @@ pub(super) struct MountTicket {
     /// Path of its cgroup.
     pub(super) path: String,
     /// Who asked for the job and waits for its end.
-    pub(super) reply_to: Option<mpsc::SyncSender<ControlResponse>>,
+    pub(super) reply_to: Option<MountWaiter>,
+}
+
+/// Who waits for the end of a job.
+#[derive(Clone)]
+pub(super) struct MountWaiter {
+    pub(super) answer: mpsc::SyncSender<ControlResponse>,
+    /// Whether it is the operator, who knows better; or a runtime, for which the container's start waits.
+    pub(super) is_operator: bool,
+}
+
+impl MountTicket {
+    fn is_operators(&self) -> bool {
+        self.reply_to.as_ref().is_some_and(|waiter| waiter.is_operator)
+    }
 }
 
 /// Something to mount or unmount.
@@ -206,7 +220,7 @@ impl MountDispatcher {
         let patience = match (paid_at > begin + TIME_BURST * TIME_SHARE, &task) {
             (false, _) => patience,
             // A starved host is slow as well, so a command of its operator is not refused.
-            (true, MountTask::Attach { .. }) if ticket.reply_to.is_none() => {
+            (true, MountTask::Attach { .. }) if !ticket.is_operators() => {
                 return (self.report)(ticket, MountOutcome::Slow);
             }
             (true, MountTask::Attach { .. }) => patience,
@@ -462,12 +476,12 @@ mod tests {
         rig.order(0, detach_task());
         assert_eq!(rig.told(), (0, MountOutcome::Detached));
         // The host's own command is carried out.
-        let (reply_to, _answer) = mpsc::sync_channel(1);
+        let (answer, _response) = mpsc::sync_channel(1);
         let ticket = MountTicket {
             group: CgroupId(0),
             tenant: CgroupId(0),
             path: "0".into(),
-            reply_to: Some(reply_to),
+            reply_to: Some(MountWaiter { answer, is_operator: true }),
         };
         rig.end(0, attached());
         rig.jobs.send(MountJob::Run(ticket, attach_task())).unwrap();

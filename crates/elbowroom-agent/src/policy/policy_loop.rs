@@ -83,6 +83,8 @@ pub(super) struct PolicyLoop {
     /// Views that will be mounted, by any process.
     pub(super) prefetch: mpsc::SyncSender<(PathBuf, Vec<MountSurface>)>,
     pub(super) preparing: Vec<(PrepareRequest, Micros, mpsc::SyncSender<ControlResponse>)>,
+    /// Containers that their runtimes are about to start, by their identifiers, and until when their cgroups may be noticed.
+    pub(super) starting: Vec<(String, Micros, mpsc::SyncSender<ControlResponse>)>,
     /// When it is looked again whether the machine has more disks.
     disk_scan_at: Micros,
     /// When it is looked again who read what.
@@ -129,6 +131,7 @@ impl PolicyLoop {
             mounter,
             prefetch: ahead,
             preparing: Vec::new(),
+            starting: Vec::new(),
             disk_scan_at: Micros::ZERO,
             read_scan_at: Micros::ZERO,
             pace: Pace::default(),
@@ -190,11 +193,19 @@ impl PolicyLoop {
         if !self.preparing.is_empty() {
             self.prepare_pending();
         }
+        if !self.starting.is_empty() {
+            self.attach_starting();
+        }
+    }
+
+    /// Whether somebody waits for a cgroup to be noticed.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.preparing.is_empty() || !self.starting.is_empty()
     }
 
     /// Time until the next tick.
     pub(super) fn tick_period(&self) -> Micros {
-        if !self.preparing.is_empty() || self.verdicts.is_looking(timer::now()) {
+        if self.is_awaited() || self.verdicts.is_looking(timer::now()) {
             return self.config.sense.period;
         }
         let (least, cpu_period) = (self.config.sense.period, self.views.cpu_period_length());

@@ -57,6 +57,21 @@ struct WatchedContainer {
     throttled: VecDeque<Micros>,
 }
 
+/// What is known of a container when kills are looked for in it.
+pub(super) struct KillContext {
+    pub(super) now: Micros,
+    /// Its memory limit.
+    pub(super) limit: Limit<Bytes>,
+    /// A process that was known to be in it.
+    pub(super) process: Option<u32>,
+}
+
+impl KillContext {
+    fn seen(&self, count: u64, peak: Option<Bytes>) -> SeenKill {
+        SeenKill { count, at: self.now, limit: self.limit, peak }
+    }
+}
+
 /// Verdicts, and what they need to remember.
 pub(super) struct VerdictWatch {
     oom: OomWatch,
@@ -192,36 +207,24 @@ impl VerdictWatch {
         self.ended.expire(now);
     }
 
-    /// Looks at a container's counter: whether there were kills since it was last looked at. `process`: one that was known to be in it.
-    pub(super) fn read_kills(
-        &mut self,
-        id: CgroupId,
-        now: Micros,
-        limit: Limit<Bytes>,
-        process: Option<u32>,
-    ) -> bool {
+    /// Looks at a container's counter: whether there were kills since it was last looked at.
+    pub(super) fn read_kills(&mut self, id: CgroupId, known: &KillContext) -> bool {
         let Some(watched) = self.watched.get_mut(&id) else { return false };
         let Some(OomCounter { kills, peak }) = self.oom.counter(&watched.path) else { return false };
         let count = kills.saturating_sub(watched.kills);
         watched.kills = kills;
         if count > 0 {
-            self.take_log(now);
-            self.claim_logged(id, process, count);
+            self.take_log(known.now);
+            self.claim_logged(id, known.process, count);
         }
-        self.note_kills(id, &SeenKill { count, at: now, limit, peak })
+        self.note_kills(id, &known.seen(count, peak))
     }
 
     /// Looks at the kernel's log for a container that ends: whether there were kills that its counter did not tell of in time.
-    pub(super) fn read_logged_kills(
-        &mut self,
-        id: CgroupId,
-        now: Micros,
-        limit: Limit<Bytes>,
-        process: Option<u32>,
-    ) -> bool {
-        self.take_log(now);
-        let count = self.claim_logged(id, process, u64::MAX);
-        self.note_kills(id, &SeenKill { count, at: now, limit, peak: None })
+    pub(super) fn read_logged_kills(&mut self, id: CgroupId, known: &KillContext) -> bool {
+        self.take_log(known.now);
+        let count = self.claim_logged(id, known.process, u64::MAX);
+        self.note_kills(id, &known.seen(count, None))
     }
 
     fn note_kills(&mut self, id: CgroupId, seen: &SeenKill) -> bool {
@@ -368,7 +371,8 @@ mod tests {
         watch.logged = (0..300).map(|pid| logged(pid, None)).collect();
         let in_cgroups = ["/elbowroom-test-none/web/x", inside, "/elbowroom-test-none"];
         watch.logged.extend(in_cgroups.map(|path| logged(70, Some(path))));
-        let mut end = |id, pid| watch.read_logged_kills(CgroupId(id), at, Limit::Max, pid);
+        let context = |now, process| KillContext { now, limit: Limit::Max, process };
+        let mut end = |id, pid| watch.read_logged_kills(CgroupId(id), &context(at, pid));
         assert!(end(1, None) && !end(1, None));
         assert!(end(2, Some(299)) && !end(2, Some(299)), "its cgroup was left out");
         assert!(!end(2, Some(0)), "that was too many kills ago");
@@ -378,7 +382,7 @@ mod tests {
         watch.logged = VecDeque::from([logged(5, None), logged(6, Some(inside))]);
         assert_eq!(watch.claim_logged(CgroupId(3), None, 1), 1, "its counter told of it");
         let later = at.saturating_add(LOGGED_FOR);
-        assert!(!watch.read_logged_kills(CgroupId(2), later, Limit::Max, Some(5)), "another process, by now");
+        assert!(!watch.read_logged_kills(CgroupId(2), &context(later, Some(5))), "another process, by now");
     }
 
     #[test]

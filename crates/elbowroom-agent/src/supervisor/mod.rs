@@ -24,7 +24,7 @@ use anyhow::Context;
 use elbowroom_linux::host_namespaces::leave_cgroups;
 use elbowroom_linux::lease::LeaseGuard;
 use elbowroom_linux::new_file;
-use elbowroom_linux::privilege::keep_private;
+use elbowroom_linux::privilege::{keep_agent_capabilities, keep_private};
 use elbowroom_linux::process;
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer::prefer_realtime;
@@ -84,6 +84,7 @@ pub fn main(args: SupervisorArgs, check: impl FnOnce() -> anyhow::Result<()>) ->
     let signals = stop_signals()?;
     let run_path = new_file::run_directory(&args.run_dir).map_err(FuseError::io("making", &args.run_dir))?;
     keep_private().context("setting umask and RLIMIT_CORE")?;
+    keep_agent_capabilities().context("giving up capabilities")?;
     let program = rustix::fs::open(&args.exe, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| FuseError::io("opening", &args.exe)(e.into()))?;
     let mut start = AgentOptions::new(run_path, &args.policy_args, args.api, args.stop_deadline);

@@ -47,6 +47,9 @@ pub(super) struct ConfigureRequest {
     pub(super) runtime_name: String,
     #[prost(string, tag = "3")]
     pub(super) runtime_version: String,
+    /// How long an answer may take, in milliseconds; 0 where the runtime does not say.
+    #[prost(int64, tag = "5")]
+    pub(super) request_timeout: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -67,11 +70,22 @@ pub(super) struct SynchronizeResponse {
     pub(super) more: bool,
 }
 
+/// Also `StartContainerRequest`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct CreateContainerRequest {
     #[prost(message, optional, tag = "1")]
     pub(super) pod: Option<PodSandbox>,
     #[prost(message, optional, tag = "2")]
+    pub(super) container: Option<NriContainer>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct StateChangeEvent {
+    #[prost(int32, tag = "1")]
+    pub(super) event: i32,
+    #[prost(message, optional, tag = "2")]
+    pub(super) pod: Option<PodSandbox>,
+    #[prost(message, optional, tag = "3")]
     pub(super) container: Option<NriContainer>,
 }
 

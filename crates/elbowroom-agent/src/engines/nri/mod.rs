@@ -5,7 +5,8 @@
 //! A thread of the policy process for each socket connects to the runtime, and again whenever the connection ends. It answers from
 //! the configuration, and looks no further than whether what it promises is installed, so a container costs the runtime one message. Views are not mounted by NRI but
 //! by the `createContainer` hook that goes into the container: why, and why Docker is left alone, is in
-//! `docs/decisions/0023-engines.md`.
+//! `docs/decisions/0023-engines.md`. Where runtimes take no hooks of plugins, the runtime waits with the container's start until the
+//! agent has mounted the view.
 //!
 //! # Failure
 //! A runtime whose plugin is gone goes on without; one whose plugin is silent for two seconds (its `plugin_request_timeout`)
@@ -18,10 +19,12 @@ mod session;
 use crate::config::{AgentConfig, ContainerSettings};
 use crate::engines::oci;
 use crate::engines::oci::hook;
-use elbowroom_linux::process;
+use elbowroom_linux::{bounded, process};
 use rustix::fs::{Access, access};
 use session::{NriEvent, NriSession};
+use std::fs;
 use std::io::{Read, Write};
+use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -77,7 +80,8 @@ pub(crate) struct PluginContext {
     containers: ContainerSettings,
     /// Whether programs are asked for memory.
     memory_pressure: bool,
-    hook: HookProgram,
+    /// `None`: without hooks.
+    hook: Option<HookProgram>,
 }
 
 /// What a runtime that sends `bytes` is answered, by the built-in configuration.
@@ -86,31 +90,64 @@ pub(crate) struct PluginContext {
 /// [`NriError`]: the conversation is over.
 pub fn answer(bytes: &[u8]) -> Result<Vec<u8>, NriError> {
     let hook = HookProgram { path: "/".into(), args: Vec::new() };
-    let node = PluginContext { containers: ContainerSettings::default(), memory_pressure: true, hook };
+    let node = PluginContext { containers: ContainerSettings::default(), memory_pressure: true, hook: Some(hook) };
     let mut out = Vec::new();
     NriSession::new(&node, &mut Vec::new()).read(bytes, &mut out)?;
     Ok(out)
 }
 
-/// Keeps a plugin at each of the sockets that are configured.
-pub(crate) fn spawn(config: &AgentConfig, run_dir: &Path) {
+/// Configuration of runtimes that take plugins, and directories of more of it.
+const RUNTIME_CONFIGS: [&str; 4] = [
+    "/etc/containerd/config.toml",
+    "/etc/crio/crio.conf",
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+];
+const RUNTIME_CONFIG_DIRS: [&str; 2] = ["/etc/containerd/conf.d", "/etc/crio/crio.conf.d"];
+
+/// The file by which a runtime of this host makes no container to which a plugin adds a hook.
+fn hook_refusal() -> Option<PathBuf> {
+    let more = RUNTIME_CONFIG_DIRS.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten();
+    let files = RUNTIME_CONFIGS.iter().map(PathBuf::from).chain(more.map(|entry| entry.path()));
+    let mut refusing = files.filter(|path| {
+        bounded::file_text(path, bounded::SETTINGS_FILE).is_ok_and(|text| refuses_hooks(&text))
+    });
+    refusing.next()
+}
+
+/// Whether a runtime with this configuration refuses hooks: `reject_oci_hook_adjustment` of containerd's validator of adjustments, and
+/// CRI-O's `nri_validator_reject_oci_hook_adjustment`.
+fn refuses_hooks(config: &str) -> bool {
+    let settings = config.lines().filter_map(|line| line.split('#').next()?.split_once('='));
+    settings.into_iter().any(|(key, value)| {
+        key.trim().ends_with("reject_oci_hook_adjustment") && value.trim() == "true"
+    })
+}
+
+/// Keeps a plugin at each of the sockets that are configured. `await_view` returns when the view of the container of that identifier is
+/// mounted, or cannot be, or after so long; `wake` is the descriptor that it uses.
+pub(crate) fn spawn(
+    config: &AgentConfig,
+    run_dir: &Path,
+    await_view: impl Fn(&str, Duration) + Clone + Send + 'static,
+    wake: RawFd,
+) {
     for socket in &config.nri.sockets {
-        let Some(hook) = HookProgram::own(run_dir) else {
-            tracing::error!(because = "this program's own path is not UTF-8", "no NRI plugin");
-            return;
-        };
-        let node = PluginContext {
+        let plugin = NriPlugin {
+            socket: socket.clone(),
             containers: config.containers.clone(),
             memory_pressure: config.notifies_memory_pressure(),
-            hook,
+            hooks: config.nri.hooks,
+            run_dir: run_dir.to_owned(),
         };
-        let socket = socket.clone();
+        let await_view = await_view.clone();
         let thread = std::thread::Builder::new().name("nri".into());
         let run = move || {
             // A runtime learns at once that the process was killed, whatever keeps it from ending.
-            // SAFETY: the thread opens by path all that it uses, and logs nothing but by the standard descriptors.
-            unsafe { process::unshare_open_files() };
-            run_plugin(&socket, &node);
+            // SAFETY: `wake` is there as long as `await_view`; beside it the thread opens by path all that it uses, and logs nothing but
+            // by the standard descriptors.
+            unsafe { process::unshare_open_files_except(&mut [wake]) };
+            plugin.run(&await_view);
         };
         let spawned = thread.spawn(run);
         if let Err(error) = spawned {
@@ -119,29 +156,57 @@ pub(crate) fn spawn(config: &AgentConfig, run_dir: &Path) {
     }
 }
 
-/// Connects again and again. A socket that is not there is not worth a word: the runtime is not installed, or restarts.
-fn run_plugin(socket: &Path, node: &PluginContext) {
-    let mut said = String::new();
-    loop {
-        // Where nobody made one, looking is all that it costs.
-        if socket.exists()
-            && let Ok(stream) = UnixStream::connect(socket)
-        {
-            let mut connected = false;
-            let Err(error) = serve_connection(stream, node, |news| {
-                connected |= matches!(news, NriEvent::Connected { .. });
-                log_event(socket, news);
-            });
-            let because = error.to_string();
-            if connected || because != said {
-                tracing::warn!(socket = %socket.display(), because, "NRI: containers start without a hook for now");
+/// A plugin at one socket.
+struct NriPlugin {
+    socket: PathBuf,
+    containers: ContainerSettings,
+    memory_pressure: bool,
+    /// Whether containers may be given hooks.
+    hooks: bool,
+    run_dir: PathBuf,
+}
+
+impl NriPlugin {
+    /// Connects again and again. A socket that is not there is not worth a word: the runtime is not installed, or restarts.
+    fn run(&self, await_view: &impl Fn(&str, Duration)) {
+        let socket = self.socket.display();
+        let mut said = String::new();
+        loop {
+            // Where nobody made one, looking is all that it costs.
+            if self.socket.exists()
+                && let Ok(stream) = UnixStream::connect(&self.socket)
+            {
+                let context = self.context();
+                let mut connected = false;
+                let Err(error) = serve_connection(stream, &context, |news| {
+                    connected |= matches!(news, NriEvent::Connected { .. });
+                    if let NriEvent::Starting { id, patience } = &news {
+                        await_view(id, *patience);
+                    }
+                    log_event(&self.socket, news);
+                });
+                let because = error.to_string();
+                if connected || because != said {
+                    tracing::warn!(%socket, because, "NRI: containers get their views late for now");
+                }
+                if matches!(error, NriError::Docker) {
+                    return;
+                }
+                said = because;
             }
-            if matches!(error, NriError::Docker) {
-                return;
-            }
-            said = because;
+            std::thread::sleep(RECONNECT_DELAY);
         }
-        std::thread::sleep(RECONNECT_DELAY);
+    }
+
+    /// What plans are made by now: a runtime that connects may have another configuration than before.
+    fn context(&self) -> PluginContext {
+        let refusal = hook_refusal().filter(|_| self.hooks);
+        if let Some(file) = &refusal {
+            let because = "this runtime refuses hooks of plugins";
+            tracing::info!(file = %file.display(), because, "NRI: containers wait for their views when they start");
+        }
+        let hook = (self.hooks && refusal.is_none()).then(|| HookProgram::own(&self.run_dir)).flatten();
+        PluginContext { containers: self.containers.clone(), memory_pressure: self.memory_pressure, hook }
     }
 }
 
@@ -170,16 +235,32 @@ fn log_event(socket: &Path, news: NriEvent) {
     let socket = socket.display();
     match news {
         NriEvent::Connected { runtime, version } => {
-            tracing::info!(%socket, runtime, version, "NRI: containers get their views at creation");
+            tracing::info!(%socket, runtime, version, "NRI: containers get their views before they start");
         }
         NriEvent::Planned { id, hook, env } => {
             tracing::debug!(%socket, container = id, hook, env, "NRI: container planned");
         }
+        NriEvent::Starting { id, .. } => tracing::debug!(%socket, container = id, "NRI: container starts"),
         NriEvent::Reduced { id, because } => {
             tracing::warn!(%socket, container = id, because, "NRI: not what its labels ask for");
         }
         NriEvent::Undecodable { method } => {
             tracing::warn!(%socket, method, "NRI: a request was not understood and changes nothing");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refuses_hooks;
+
+    #[test]
+    fn a_runtime_says_in_its_configuration_that_it_takes_no_hooks() {
+        let containerd = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\n  enable = true\n  reject_oci_hook_adjustment = true # no\n";
+        let crio = "[crio.nri.default_validator]\nnri_validator_reject_oci_hook_adjustment = true\n";
+        assert!(refuses_hooks(containerd) && refuses_hooks(crio));
+        for text in ["", "reject_oci_hook_adjustment = false", "#reject_oci_hook_adjustment = true", "reject_oci_hook_adjustment"] {
+            assert!(!refuses_hooks(text), "{text}");
         }
     }
 }

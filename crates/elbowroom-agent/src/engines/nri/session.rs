@@ -4,19 +4,25 @@ use super::frame::{MuxConnection, TtrpcKind, TtrpcMessage, TtrpcReader};
 use super::messages::{
     ConfigureRequest, ConfigureResponse, ContainerAdjustment, CreateContainerRequest,
     CreateContainerResponse, KeyValue, NriContainer, NriHook, NriHooks, PodSandbox, RegisterPluginRequest,
-    SynchronizeRequest, SynchronizeResponse, TtrpcRequest, TtrpcResponse,
+    StateChangeEvent, SynchronizeRequest, SynchronizeResponse, TtrpcRequest, TtrpcResponse,
 };
-use super::{NriError, PluginContext};
+use super::{HookProgram, NriError, PluginContext};
 use crate::engines::oci::{HOOK_ENV, injection};
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::launch::{LaunchLimits, LaunchPlan};
 use elbowroom_types::{label, launch};
 use prost::Message as _;
+use std::collections::HashMap;
+use std::time::Duration;
 
-/// The bit of `CREATE_CONTAINER_EVENT` in a subscription. All else is learned from cgroups, so nothing else is asked for: every event
-/// makes the runtime wait for an answer.
-const CREATE_CONTAINER_EVENT: i32 = 1 << 3;
+/// `Event::CREATE_CONTAINER`. All else is learned from cgroups, so nothing else is asked for: every event makes the runtime wait for an
+/// answer.
+const CREATE_CONTAINER: i32 = 4;
+/// `Event::START_CONTAINER`, which is asked for where there are no hooks: the container is made, and none of its instructions was run.
+const START_CONTAINER: i32 = 6;
+/// How long runtimes wait for an answer where they do not say (containerd's `plugin_request_timeout`).
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Where among plugins this one comes: early, as it looks at nothing that others change.
 const PLUGIN_INDEX: &str = "10";
 
@@ -27,6 +33,8 @@ pub(super) enum NriEvent {
     Connected { runtime: String, version: String },
     /// A container is being made, with this in its plan.
     Planned { id: String, hook: bool, env: usize },
+    /// A container is made, is to have its view, and runs as soon as this is answered.
+    Starting { id: String, patience: Duration },
     /// A container gets less than it asks for.
     Reduced { id: String, because: String },
     /// A request was not understood; it was answered all the same.
@@ -37,6 +45,8 @@ pub(super) enum NriEvent {
 pub(super) struct NriSession<'a> {
     context: &'a PluginContext,
     reader: TtrpcReader,
+    /// How long the runtime waits for an answer before it throws the plugin out.
+    request_timeout: Duration,
 }
 
 impl<'a> NriSession<'a> {
@@ -54,7 +64,7 @@ impl<'a> NriSession<'a> {
         let body = request.encode_to_vec();
         TtrpcMessage { connection: MuxConnection::Runtime, kind: TtrpcKind::Request, stream: 1, body }
             .write(out);
-        Self { context: node, reader: TtrpcReader::default() }
+        Self { context: node, reader: TtrpcReader::default(), request_timeout: REQUEST_TIMEOUT }
     }
 
     /// Takes what the runtime sent and adds the answers to `out`.
@@ -79,7 +89,7 @@ impl<'a> NriSession<'a> {
 
     /// The answer's payload. What is not known, or not understood, is answered by an empty one, which every message of NRI may
     /// be: an error would be a veto, and the container would not start.
-    fn answer(&self, request: &[u8], news: &mut Vec<NriEvent>) -> Result<Vec<u8>, NriError> {
+    fn answer(&mut self, request: &[u8], news: &mut Vec<NriEvent>) -> Result<Vec<u8>, NriError> {
         let Ok(request) = TtrpcRequest::decode(request) else {
             news.push(NriEvent::Undecodable { method: "?".to_owned() });
             return Ok(Vec::new());
@@ -93,9 +103,16 @@ impl<'a> NriSession<'a> {
                 if configure.runtime_name == "docker" {
                     return Err(NriError::Docker);
                 }
+                if let Ok(timeout @ 1..) = u64::try_from(configure.request_timeout) {
+                    self.request_timeout = Duration::from_millis(timeout);
+                }
                 let (runtime, version) = (configure.runtime_name, configure.runtime_version);
                 news.push(NriEvent::Connected { runtime, version });
-                ConfigureResponse { events: CREATE_CONTAINER_EVENT }.encode_to_vec()
+                let events = match self.context.hook {
+                    Some(_) => event_bit(CREATE_CONTAINER),
+                    None => event_bit(CREATE_CONTAINER) | event_bit(START_CONTAINER),
+                };
+                ConfigureResponse { events }.encode_to_vec()
             }
             "Synchronize" => {
                 let more = SynchronizeRequest::decode(payload).is_ok_and(|request| request.more);
@@ -111,17 +128,39 @@ impl<'a> NriSession<'a> {
                     Vec::new()
                 }
             },
+            // Since NRI 0.12; before, one method told of all that is only told of.
+            "StartContainer" => {
+                match CreateContainerRequest::decode(payload) {
+                    Ok(CreateContainerRequest { pod, container }) => news.extend(self.starting(pod, container)),
+                    Err(_) => news.push(unreadable()),
+                }
+                Vec::new()
+            }
+            "StateChange" => {
+                match StateChangeEvent::decode(payload) {
+                    Ok(StateChangeEvent { event: START_CONTAINER, pod, container }) => {
+                        news.extend(self.starting(pod, container));
+                    }
+                    Ok(_) => {}
+                    Err(_) => news.push(unreadable()),
+                }
+                Vec::new()
+            }
             _ => Vec::new(),
         })
     }
 
-    /// The plan for a container, as NRI carries it out.
-    fn adjust(
-        &self,
-        pod: &PodSandbox,
-        container: &NriContainer,
-        news: &mut Vec<NriEvent>,
-    ) -> ContainerAdjustment {
+    /// That a container is to wait for its view, where it is.
+    fn starting(&self, pod: Option<PodSandbox>, container: Option<NriContainer>) -> Option<NriEvent> {
+        let container = container.filter(|_| self.context.hook.is_none())?;
+        let (plan, _) = self.plan(&pod.unwrap_or_default(), &container);
+        // The rest of the time is for the way there and back.
+        let patience = self.request_timeout / 4 * 3;
+        plan.hook.then_some(NriEvent::Starting { id: container.id, patience })
+    }
+
+    /// The plan for a container, and what it inherits of its pod's annotations.
+    fn plan(&self, pod: &PodSandbox, container: &NriContainer) -> (LaunchPlan, HashMap<String, String>) {
         // A pod's annotations are those of its containers, as far as these have none of their own. Written into the container's
         // own, whoever looks for its labels later finds them there.
         let all = pod.annotations.iter().chain(&container.annotations);
@@ -131,16 +170,29 @@ impl<'a> NriSession<'a> {
         let labels = ContainerLabels::parse(all.iter().map(|(key, value)| (*key, *value)), policy);
         let is_own = |key: &str, value: &str| container.annotations.get(key).is_some_and(|own| own == value);
         let inherited = all.into_iter().filter(|(key, value)| !is_own(key, value));
+        let inherited = inherited.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
         let name = (!container.name.is_empty()).then(|| container.name.clone());
         let engine = ContainerEngine::Containerd;
         let known = ContainerIdentity { id: container.id.clone(), name, engine, pod: None, labels };
-        let mut plan = self.context.containers.launch_plan(&known);
-        let program = self.context.hook.command();
+        (self.context.containers.launch_plan(&known), inherited)
+    }
+
+    /// The plan for a container, as NRI carries it out.
+    fn adjust(
+        &self,
+        pod: &PodSandbox,
+        container: &NriContainer,
+        news: &mut Vec<NriEvent>,
+    ) -> ContainerAdjustment {
+        let (mut plan, annotations) = self.plan(pod, container);
+        let has_hooks = self.context.hook.is_some();
+        let program = self.context.hook.as_ref().and_then(HookProgram::command);
         let has_sysfs = container.mounts.iter().any(|mount| mount.destination == "/sys");
         let has_dev =
             container.mounts.iter().any(|mount| injection::has_own_dev(&mount.destination, &mount.r#type));
         let files = injection::hook_arguments(plan.surfaces);
         let there = match &program {
+            None if !files.is_empty() && !has_hooks => Err(anyhow::anyhow!("this runtime takes no hooks (nri.hooks)")),
             None if !files.is_empty() => Err(anyhow::anyhow!("the hook that mounts it is not there")),
             _ => injection::check_available(plan.surfaces, has_sysfs),
         };
@@ -152,7 +204,7 @@ impl<'a> NriSession<'a> {
             plan.surfaces = plan.surfaces.without_files();
         }
         plan = LaunchPlan {
-            hook: plan.hook && program.is_some(),
+            hook: plan.hook && (program.is_some() || !has_hooks),
             pressure_file: self.context.memory_pressure && has_dev,
             ..plan
         };
@@ -167,7 +219,7 @@ impl<'a> NriSession<'a> {
         });
         news.push(NriEvent::Planned { id: container.id.clone(), hook: hook.is_some(), env: env.len() });
         ContainerAdjustment {
-            annotations: inherited.map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+            annotations,
             env,
             hooks: hook.map(|(path, args)| {
                 let args = [args, files].concat();
@@ -176,6 +228,11 @@ impl<'a> NriSession<'a> {
             }),
         }
     }
+}
+
+/// An event in a subscription (`Event` in containerd/nri, pkg/api/event.go, `EventMask`).
+const fn event_bit(event: i32) -> i32 {
+    1 << (event - 1)
 }
 
 /// The variables that `plan` adds to a container's, or gives another value.
@@ -211,7 +268,6 @@ fn check_registration(response: &[u8]) -> Result<(), NriError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::HookProgram;
     use super::super::messages::{
         LinuxContainer, LinuxCpu, LinuxMemory, LinuxResources, NriMount, OptionalInt64, OptionalUInt64,
     };
@@ -219,11 +275,10 @@ mod tests {
     use crate::config::ContainerSettings;
     use elbowroom_types::label::{PREFIX, RuntimeInjection};
     use proptest::prelude::*;
-    use std::collections::HashMap;
 
     fn node(containers: &ContainerSettings) -> PluginContext {
         let hook = HookProgram { path: "/bin/sh".into(), args: vec!["elbowroom".into(), "hook".into()] };
-        PluginContext { containers: containers.clone(), memory_pressure: false, hook }
+        PluginContext { containers: containers.clone(), memory_pressure: false, hook: Some(hook) }
     }
 
     fn ask(
@@ -272,6 +327,13 @@ mod tests {
         pod: &[(&str, &str)],
         own: &[(&str, &str)],
     ) -> (Vec<NriEvent>, ContainerAdjustment) {
+        let pod = Some(PodSandbox { annotations: notes(pod) });
+        let request = CreateContainerRequest { pod, container: Some(container(own)) };
+        let (news, payload) = ask(node, "CreateContainer", request.encode_to_vec());
+        (news.unwrap(), CreateContainerResponse::decode(&payload[..]).unwrap().adjust.unwrap())
+    }
+
+    fn container(own: &[(&str, &str)]) -> NriContainer {
         let resources = LinuxResources {
             memory: Some(LinuxMemory { limit: Some(OptionalInt64 { value: 1 << 30 }) }),
             cpu: Some(LinuxCpu {
@@ -280,7 +342,7 @@ mod tests {
                 cpus: String::new(),
             }),
         };
-        let container = NriContainer {
+        NriContainer {
             id: "abc".into(),
             name: "web".into(),
             annotations: notes(own),
@@ -289,23 +351,23 @@ mod tests {
                 .map(|(destination, kind)| NriMount { destination: destination.into(), r#type: kind.into() })
                 .to_vec(),
             linux: Some(LinuxContainer { resources: Some(resources) }),
-        };
-        let pod = Some(PodSandbox { annotations: notes(pod) });
-        let request = CreateContainerRequest { pod, container: Some(container) };
-        let (news, payload) = ask(node, "CreateContainer", request.encode_to_vec());
-        (news.unwrap(), CreateContainerResponse::decode(&payload[..]).unwrap().adjust.unwrap())
+        }
     }
 
     #[test]
     fn a_runtime_is_told_what_it_is_to_ask() {
-        let configure = ConfigureRequest { runtime_name: "containerd".into(), runtime_version: "v2".into() };
+        let configure = ConfigureRequest {
+            runtime_name: "containerd".into(),
+            runtime_version: "v2".into(),
+            ..ConfigureRequest::default()
+        };
         let (news, payload) =
             ask(&node(&ContainerSettings::default()), "Configure", configure.encode_to_vec());
         assert_eq!(
             news.unwrap(),
             [NriEvent::Connected { runtime: "containerd".into(), version: "v2".into() }]
         );
-        assert_eq!(ConfigureResponse::decode(&payload[..]).unwrap().events, CREATE_CONTAINER_EVENT);
+        assert_eq!(ConfigureResponse::decode(&payload[..]).unwrap().events, 1 << 3);
         let docker = ConfigureRequest { runtime_name: "docker".into(), ..ConfigureRequest::default() };
         assert!(matches!(
             ask(&node(&ContainerSettings::default()), "Configure", docker.encode_to_vec()).0,
@@ -319,6 +381,41 @@ mod tests {
         let [hook] = &adjust.hooks.unwrap().create_container[..] else { panic!() };
         assert_eq!((hook.path.as_str(), hook.args[1].as_str()), ("/bin/sh", "hook"));
         assert!(adjust.env.is_empty() && adjust.annotations.is_empty());
+    }
+
+    #[test]
+    fn without_hooks_a_container_that_is_to_have_a_view_waits_for_it_when_it_starts() {
+        let plugin = PluginContext { hook: None, ..node(&ContainerSettings::default()) };
+        let (_, payload) = ask(&plugin, "Configure", ConfigureRequest::default().encode_to_vec());
+        assert_eq!(ConfigureResponse::decode(&payload[..]).unwrap().events, 1 << 3 | 1 << 5);
+        let told = |plugin: &PluginContext, method, payload: Vec<u8>| {
+            let (news, answer) = ask(plugin, method, payload);
+            assert!(answer.is_empty());
+            news.unwrap()
+        };
+        let changes = |plugin: &PluginContext, event, own: &[(&str, &str)]| {
+            let change = StateChangeEvent { event, pod: None, container: Some(container(own)) };
+            told(plugin, "StateChange", change.encode_to_vec())
+        };
+        let starts = |plugin: &PluginContext, own: &[(&str, &str)]| {
+            let start = CreateContainerRequest { pod: None, container: Some(container(own)) };
+            told(plugin, "StartContainer", start.encode_to_vec())
+        };
+        let waits = [NriEvent::Starting { id: "abc".into(), patience: Duration::from_millis(1_500) }];
+        assert_eq!(changes(&plugin, START_CONTAINER, &[]), waits);
+        assert_eq!(starts(&plugin, &[]), waits);
+        assert_eq!(changes(&plugin, START_CONTAINER, &[("views", "off")]), []);
+        assert_eq!(starts(&plugin, &[("views", "off")]), []);
+        assert_eq!(changes(&plugin, START_CONTAINER + 1, &[]), []);
+        let hooks = node(&ContainerSettings::default());
+        assert_eq!((changes(&hooks, START_CONTAINER, &[]), starts(&hooks, &[])), (vec![], vec![]));
+        // Variables are as with a hook; files of libraries only a hook can mount.
+        let (news, adjust) = created(&plugin, &[], &[("env", "on"), ("libc", "on")]);
+        assert!(matches!(&news[..], [NriEvent::Reduced { because, .. }, NriEvent::Planned { hook: false, .. }]
+            if because.contains("takes no hooks")));
+        let keys: Vec<&str> = adjust.env.iter().map(|row| row.key.as_str()).collect();
+        assert!(keys.contains(&"OMP_NUM_THREADS") && !keys.contains(&"PYTHON_CPU_COUNT"), "{keys:?}");
+        assert!(adjust.hooks.is_none() && !keys.contains(&"LD_PRELOAD"));
     }
 
     #[test]
@@ -383,7 +480,7 @@ mod tests {
         // A container whose hook is not there gets words alone, and the log has why.
         let hook = HookProgram { path: "/no/such/program".into(), args: Vec::new() };
         let (news, adjust) = created(
-            &PluginContext { hook, ..node(&ContainerSettings::default()) },
+            &PluginContext { hook: Some(hook), ..node(&ContainerSettings::default()) },
             &[],
             &[("libc", "on"), ("env", "on")],
         );
@@ -396,10 +493,11 @@ mod tests {
 
     #[test]
     fn nothing_that_is_not_understood_is_a_veto() {
-        for method in ["CreateContainer", "Synchronize", "StateChange", "FlyToTheMoon"] {
+        for method in ["CreateContainer", "StartContainer", "StateChange", "Synchronize", "FlyToTheMoon"] {
             let (news, payload) = ask(&node(&ContainerSettings::default()), method, vec![0xff; 9]);
             let told = !news.unwrap().is_empty();
-            assert!(payload.is_empty() && told == (method == "CreateContainer"), "{method}");
+            let is_known = ["CreateContainer", "StartContainer", "StateChange"].contains(&method);
+            assert!(payload.is_empty() && told == is_known, "{method}");
         }
         let more = SynchronizeRequest { more: true }.encode_to_vec();
         let (_, payload) = ask(&node(&ContainerSettings::default()), "Synchronize", more);
