@@ -90,7 +90,8 @@ pub(crate) struct PluginContext {
 /// [`NriError`]: the conversation is over.
 pub fn answer(bytes: &[u8]) -> Result<Vec<u8>, NriError> {
     let hook = HookProgram { path: "/".into(), args: Vec::new() };
-    let node = PluginContext { containers: ContainerSettings::default(), memory_pressure: true, hook: Some(hook) };
+    let node =
+        PluginContext { containers: ContainerSettings::default(), memory_pressure: true, hook: Some(hook) };
     let mut out = Vec::new();
     NriSession::new(&node, &mut Vec::new()).read(bytes, &mut out)?;
     Ok(out)
@@ -119,9 +120,9 @@ fn hook_refusal() -> Option<PathBuf> {
 /// CRI-O's `nri_validator_reject_oci_hook_adjustment`.
 fn refuses_hooks(config: &str) -> bool {
     let settings = config.lines().filter_map(|line| line.split('#').next()?.split_once('='));
-    settings.into_iter().any(|(key, value)| {
-        key.trim().ends_with("reject_oci_hook_adjustment") && value.trim() == "true"
-    })
+    settings
+        .into_iter()
+        .any(|(key, value)| key.trim().ends_with("reject_oci_hook_adjustment") && value.trim() == "true")
 }
 
 /// Keeps a plugin at each of the sockets that are configured. `await_view` returns when the view of the container of that identifier is
@@ -259,7 +260,12 @@ mod tests {
         let containerd = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\n  enable = true\n  reject_oci_hook_adjustment = true # no\n";
         let crio = "[crio.nri.default_validator]\nnri_validator_reject_oci_hook_adjustment = true\n";
         assert!(refuses_hooks(containerd) && refuses_hooks(crio));
-        for text in ["", "reject_oci_hook_adjustment = false", "#reject_oci_hook_adjustment = true", "reject_oci_hook_adjustment"] {
+        for text in [
+            "",
+            "reject_oci_hook_adjustment = false",
+            "#reject_oci_hook_adjustment = true",
+            "reject_oci_hook_adjustment",
+        ] {
             assert!(!refuses_hooks(text), "{text}");
         }
     }

@@ -131,7 +131,9 @@ impl<'a> NriSession<'a> {
             // Since NRI 0.12; before, one method told of all that is only told of.
             "StartContainer" => {
                 match CreateContainerRequest::decode(payload) {
-                    Ok(CreateContainerRequest { pod, container }) => news.extend(self.starting(pod, container)),
+                    Ok(CreateContainerRequest { pod, container }) => {
+                        news.extend(self.starting(pod, container))
+                    }
                     Err(_) => news.push(unreadable()),
                 }
                 Vec::new()
@@ -192,7 +194,9 @@ impl<'a> NriSession<'a> {
             container.mounts.iter().any(|mount| injection::has_own_dev(&mount.destination, &mount.r#type));
         let files = injection::hook_arguments(plan.surfaces);
         let there = match &program {
-            None if !files.is_empty() && !has_hooks => Err(anyhow::anyhow!("this runtime takes no hooks (nri.hooks)")),
+            None if !files.is_empty() && !has_hooks => {
+                Err(anyhow::anyhow!("this runtime takes no hooks (nri.hooks)"))
+            }
             None if !files.is_empty() => Err(anyhow::anyhow!("the hook that mounts it is not there")),
             _ => injection::check_available(plan.surfaces, has_sysfs),
         };
@@ -411,8 +415,10 @@ mod tests {
         assert_eq!((changes(&hooks, START_CONTAINER, &[]), starts(&hooks, &[])), (vec![], vec![]));
         // Variables are as with a hook; files of libraries only a hook can mount.
         let (news, adjust) = created(&plugin, &[], &[("env", "on"), ("libc", "on")]);
-        assert!(matches!(&news[..], [NriEvent::Reduced { because, .. }, NriEvent::Planned { hook: false, .. }]
-            if because.contains("takes no hooks")));
+        assert!(
+            matches!(&news[..], [NriEvent::Reduced { because, .. }, NriEvent::Planned { hook: false, .. }]
+            if because.contains("takes no hooks"))
+        );
         let keys: Vec<&str> = adjust.env.iter().map(|row| row.key.as_str()).collect();
         assert!(keys.contains(&"OMP_NUM_THREADS") && !keys.contains(&"PYTHON_CPU_COUNT"), "{keys:?}");
         assert!(adjust.hooks.is_none() && !keys.contains(&"LD_PRELOAD"));
