@@ -19,7 +19,7 @@ const RETRY_MIN: Micros = Micros::millis(5);
 /// A container whose mount cannot be made yet is looked at again at least this often.
 const RETRY_MAX: Micros = Micros::secs(2);
 
-/// Why a container is let alone whose view was taken out on request.
+/// Why a container is let alone that somebody took the view out of.
 pub(super) const DETACHED: &str = "detached by request";
 
 /// The same where it did not come out.
@@ -34,7 +34,7 @@ pub(super) enum AttachState {
     InFlight { delay: Micros },
     /// It is; these surfaces have no file to go over.
     Done { missing: Vec<String> },
-    /// It is not wanted.
+    /// Nobody wants it to be.
     Disabled(&'static str),
 }
 
@@ -59,8 +59,8 @@ impl AttachState {
         Self::Waiting { retry_at: now.saturating_add(delay), delay: next, note }
     }
 
-    /// The process that asked for the view mounts it; a look afterwards finds it mounted, or does it. A request for a view that is there,
-    /// as the keeper does at each `exec`, changes nothing, nor for one that was taken out.
+    /// Whoever asked for the view mounts it; a look afterwards finds it mounted, or does it. Who asks for a view that is there, as
+    /// the keeper does at each `exec`, changes nothing, nor for one that was taken out.
     pub(super) fn mounted_by_caller(&self, look_at: Micros) -> Self {
         match self {
             Self::Done { .. } | Self::Disabled(DETACHED | DETACH_FAILED) => self.clone(),
@@ -106,7 +106,7 @@ pub(super) struct ManagedContainer {
     /// The same numbers for programs that map them.
     page: Option<ViewPage>,
     pub(super) facts: ContainerSnapshot,
-    /// Whether its view cannot have been read yet.
+    /// Whether nobody can have read its view yet.
     pub(super) is_unread: bool,
     /// By CPU number.
     pub(super) times: Vec<CpuTimes>,
@@ -182,7 +182,7 @@ impl ManagedContainer {
         }
     }
 
-    /// Tells the programs that map the page that no agent keeps it any more.
+    /// Tells the programs that map the page that nobody keeps it any more.
     pub(super) fn retire_page(&mut self) {
         if let Some(page) = &mut self.page {
             page.publish(&MappedView::DETACHED);
