@@ -31,9 +31,9 @@ mod tenant;
 mod tick;
 mod tree;
 
+use crate::activity::ActivitySource;
 use crate::cgroup::layout::LayoutError;
 use crate::cgroup::read::{CgroupFileCache, FdBudget};
-use crate::activity::ActivitySource;
 use crate::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
 use crate::discover::ContainerDiscovery;
 use crate::parse::Malformed;

@@ -167,8 +167,10 @@ impl Decoder {
 
     /// The parts of it whose keys are wanted; they are asked for in their order.
     pub fn wanted(&self, mut is_wanted: impl FnMut(&str) -> bool) -> Vec<Part> {
-        let part =
-            |part: &PreviousPart| Part { key: part.key.clone(), json: template::join(&part.template, &part.numbers) };
+        let part = |part: &PreviousPart| Part {
+            key: part.key.clone(),
+            json: template::join(&part.template, &part.numbers),
+        };
         self.before.iter().filter(|part| is_wanted(&part.key)).map(part).collect()
     }
 }
