@@ -8,7 +8,7 @@ use elbowroom_types::lookup::quoted;
 use elbowroom_types::unit::{Bytes, Micros, parse_bytes, parse_duration};
 use std::path::PathBuf;
 
-/// What `--version` says. A release names the commit that it was made from (`packaging/release`).
+/// What `-V` says, and `--version` before the features. A release names the commit that it was made from (`packaging/release`).
 pub(crate) const VERSION: &str = match option_env!("ELBOWROOM_BUILD") {
     Some(build) => build,
     None => env!("CARGO_PKG_VERSION"),
