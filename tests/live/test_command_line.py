@@ -113,6 +113,14 @@ def test_the_version_names_the_agent_that_answers(agent):
     assert told["agent"] == told["version"], told
 
 
+def test_the_option_says_what_the_verb_says(binary):
+    says = lambda *words: subprocess.run([binary, *words], capture_output=True, text=True, check=True).stdout
+    told = json.loads(says("version", "-o", "json"))
+    build = f"{told['version']} ({told['commit']})" if told["commit"] else told["version"]
+    assert says("-V") == f"elbowroom {build}\n"
+    assert says("--version") == f"elbowroom {build}, features: {' '.join(told['features']) or 'none'}\n"
+
+
 def test_run_says_why_its_command_died(agent, binary, run_dir):
     need.no_swap()
     eater = "x = bytearray(200 << 20); x[::4096] = b'x' * len(x[::4096])"

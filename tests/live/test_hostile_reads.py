@@ -2,6 +2,7 @@
 for views alone leaves out."""
 
 import os
+import subprocess
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from kit import programs
 from kit.process import comm, descendants, stat_fields
 from kit.wait import PATIENCE, eventually
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 TICKS = os.sysconf("SC_CLK_TCK")
 QUOTA = 0.2
 
@@ -106,9 +108,18 @@ def test_uptime_goes_on_however_it_is_read(agent, start):
     assert 0.7 < gone < 10, gone
 
 
+def fields_of(status):
+    return dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+
+
 def status_of(pid):
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    return fields_of(Path(f"/proc/{pid}/status").read_text())
+
+
+def rights_in(status):
+    """User, capabilities, no_new_privs and seccomp mode of a process, from its status file."""
+    fields = fields_of(status)
+    return [fields["Uid"].split()[1], fields["CapEff"], fields["NoNewPrivs"], fields["Seccomp"]]
 
 
 def process_named(agent, name):
@@ -146,18 +157,43 @@ def test_only_threads_that_answer_what_a_container_is_allowed_have_precedence(ag
     assert {value for name, value in nice if name != "answer"} == {0}, nice
 
 
-def test_the_rest_has_no_more_than_the_unit_names(agent):
-    # capabilities(7), and setpcap, by which a process gives up more.
-    numbers = {
-        "chown": 0, "dac_override": 1, "dac_read_search": 2, "fowner": 3, "kill": 5, "setgid": 6, "setuid": 7, "setpcap": 8, "sys_chroot": 18,
-        "sys_ptrace": 19, "sys_admin": 21, "sys_nice": 23, "sys_resource": 24, "syslog": 34, "perfmon": 38, "bpf": 39,
-    }  # fmt: skip
-    most = sum(1 << number for number in numbers.values())
-    for name in ("elbowroom-super", "elbowroom-polic", "elbowroom-stand"):
-        pid = agent.supervisor.pid if name == "elbowroom-super" else eventually(lambda name=name: process_named(agent, name))
-        status = status_of(pid)
-        rights = {key: status[key] for key in ("CapEff", "CapPrm", "CapInh", "CapBnd")}
-        assert all(int(mask, 16) | most == most for mask in rights.values()), (name, rights)
+# capabilities(7)
+CAPABILITIES = {
+    "chown": 0, "dac_override": 1, "dac_read_search": 2, "fowner": 3, "kill": 5, "setgid": 6, "setuid": 7, "setpcap": 8, "sys_chroot": 18,
+    "sys_ptrace": 19, "sys_admin": 21, "sys_nice": 23, "sys_resource": 24, "syslog": 34, "perfmon": 38, "bpf": 39,
+}  # fmt: skip
+
+
+def bounds_of_the_unit():
+    """The capabilities that the agent's unit bounds it to, for setpriv."""
+    unit = (REPOSITORY / "packaging/systemd/elbowroom.service.in").read_text()
+    lines = [line.partition("=")[2] for line in unit.splitlines() if line.startswith("CapabilityBoundingSet=")]
+    return [name.removeprefix("CAP_").lower() for line in lines for name in line.split()]
+
+
+@pytest.mark.parametrize("started", ["by hand", "as its unit does"])
+def test_each_process_has_the_rights_that_the_threat_model_says(new_agent, started):
+    """With `-s` it prints the table of docs/security.md. The machine's root may have fewer than all capabilities."""
+    bounds = ",".join(["-all", *(f"+{name}" for name in bounds_of_the_unit())])
+    prefix = [] if started == "by hand" else ["setpriv", "--no-new-privs", "--bounding-set", bounds]
+    status = subprocess.run([*prefix, "cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
+    of_root = rights_in(status)
+    if started == "by hand":
+        # It gives up what the unit does not name; with setpcap its processes give up the rest.
+        kept = sum(1 << CAPABILITIES[name] for name in [*bounds_of_the_unit(), "setpcap"])
+        of_root[1] = f"{int(of_root[1], 16) & kept:016x}"
+    agent = new_agent(prefix=prefix).start()
+    agent.standby()
+    for name in ("elbowroom-super", "elbowroom-polic", "elbowroom-stand", "elbowroom-view", "elbowroom-api"):
+        pid = agent.supervisor.pid if name == "elbowroom-super" else eventually(lambda: process_named(agent, name))
+
+        def rights():
+            found = rights_in(Path(f"/proc/{pid}/status").read_text())
+            hears_strangers = name in ("elbowroom-view", "elbowroom-api")
+            assert found[0] != "0" and found[1:] == ["0" * 16, "1", "2"] if hears_strangers else found == of_root, (name, found)
+            return found
+
+        print(f"| {started} | `{name}` | {' | '.join(eventually(rights))} |")
 
 
 def test_a_crash_of_the_agent_leaves_no_memory_on_disk(agent):

@@ -2,8 +2,11 @@
 
 import gzip
 import http.server
+import os
 import re
+import ssl
 import struct
+import subprocess
 import threading
 
 import pytest
@@ -11,6 +14,8 @@ import pytest
 from kit.wait import always, eventually
 
 CONTAINERS = 'cgroups = ["/elbowroom-test-live-otlp-*"]\nattach = false'
+# What Debian's programs trust.
+BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 # What changes from one moment to the next is not compared by its value.
 CHANGES = re.compile(r"_(total|used|seconds)$|_used_|_tick_|_node_memory_|_pool_|_free|_lent_|_entitlement_|_wait|_queue|_cpu_|_memory_")
 
@@ -177,6 +182,27 @@ def test_a_collector_that_is_ill_is_told_of_once_and_pushed_again(new_agent, col
     pushed = scraped(agent.cli("metrics").stdout)[1]
     assert pushed["elbowroom_otlp_pushes_total", (("outcome", "failed"),)] >= 2
     assert len(log_lines(agent, "metrics are not pushed")) == len(log_lines(agent, "metrics are pushed again")) == 1
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_collector_gets_nothing_unless_the_host_trusts_its_certificate(new_agent, collector, tmp_path, trusted):
+    words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=collector -keyout key.pem -out cert.pem"
+    words += " -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE"
+    subprocess.run(["openssl", *words.split()], cwd=tmp_path, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    collector.socket = context.wrap_socket(collector.socket, server_side=True)
+    if trusted and not os.path.exists(BUNDLE):
+        pytest.skip(f"needs {BUNDLE}, which is what the agent trusts on Debian")
+    trust = f'mount --bind {tmp_path}/cert.pem {BUNDLE}; exec "$@"'
+    prefix = ["unshare", "--mount", "sh", "-ec", trust, "sh"] if trusted else []
+    agent = new_agent(settings(collector.url.replace("http:", "https:")), prefix=prefix).start()
+    if trusted:
+        eventually(lambda: collector.pushes)
+    else:
+        eventually(lambda: agent.status()["otlp"]["failed"])
+        assert "invalid peer certificate" in agent.status()["otlp"]["problem"], agent.status()["otlp"]
+        assert collector.asked == 0
 
 
 @pytest.mark.parametrize("answer", ["hang", "nothing listens"])

@@ -128,6 +128,18 @@ def test_a_container_has_no_page_but_its_own_and_cannot_write_it(agent, start):
     assert "Read-only" in one.run("sh", "-c", f"(echo x > {PAGE}) 2>&1; :")
 
 
+def test_root_of_a_user_namespace_cannot_make_the_page_writable(agent, start):
+    """In a mount namespace of its own, where what was read-only stays so; in the container's own, root needs no user namespace to harm
+    its own page (docs/decisions/0009-view-page.md)."""
+    words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    if subprocess.run([*words, "true"], capture_output=True).returncode:
+        pytest.skip("needs user namespaces")
+    container = start("--memory", "256MiB")
+    said = container.run(*words, f"mount -o remount,bind,rw {PAGE} 2>/dev/null && echo remounted; (echo x > {PAGE}) 2>&1; :")
+    assert "remounted" not in said and "Read-only" in said, said
+    assert page_of(container)["memory"] == 256 * MIB
+
+
 def test_a_container_of_an_engine_has_the_page_too(agent, docker):
     container = docker.run("--memory", "300m", name="elbowroom-test-page")
     agent.attached(container)

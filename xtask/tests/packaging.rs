@@ -1,4 +1,5 @@
-//! What the files for Prometheus and Grafana say of metrics is what the agent prints.
+//! What the files for Prometheus and Grafana say of metrics is what the agent prints, and the version that packaging and documents name is
+//! the agent's.
 
 use elbowroom_types::alert::AlertKind as Alert;
 use elbowroom_types::metric::{Metric, TABLE};
@@ -140,4 +141,49 @@ fn a_wrong_name_or_label_is_found() {
         let found = faults(expr, &recorded).join("; ");
         assert!(expect.map_or(found.is_empty(), |expect| found.contains(expect)), "{expr}: {found:?}");
     }
+}
+
+/// Files that name the version of a release, each with what is before it.
+const VERSIONED: [(&str, &str); 13] = [
+    ("CHANGELOG.md", "## Unreleased: "),
+    ("README.md", "This is version "),
+    ("docs/guide/install.md", "--input elbowroom-"),
+    ("docs/guide/install.md", " elbowroom:"),
+    ("docs/guide/kubernetes.md", "image.tag="),
+    ("docs/guide/kubernetes.md", "newTag: "),
+    ("packaging/kubernetes/agent/daemonset.yaml", "image: elbowroom:"),
+    ("packaging/kubernetes/base/daemonset.yaml", "image: elbowroom:"),
+    ("packaging/kubernetes/helm/elbowroom/Chart.yaml", "\nversion: "),
+    ("packaging/kubernetes/helm/elbowroom/Chart.yaml", "appVersion: "),
+    ("packaging/kubernetes/helm/elbowroom/values.yaml", "tag: "),
+    ("packaging/podman/elbowroom.container", "Image=localhost/elbowroom:"),
+    ("python/pyproject.toml", "\nversion = \""),
+];
+
+/// The version numbers that follow `before` in a text.
+fn versions<'a>(text: &'a str, before: &str) -> BTreeSet<&'a str> {
+    let after = text.split(before).skip(1);
+    after
+        .map(|rest| {
+            rest.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or("").trim_end_matches('.')
+        })
+        .collect()
+}
+
+#[test]
+fn every_file_that_names_the_version_names_this_one() {
+    let ours = BTreeSet::from([env!("CARGO_PKG_VERSION")]);
+    for (file, before) in VERSIONED {
+        let text = packaged(&format!("../{file}"));
+        assert_eq!(versions(&text, before), ours, "{file}: after {before:?}");
+    }
+}
+
+#[test]
+fn another_version_is_found() {
+    assert_eq!(
+        versions("image: elbowroom:0.1.0\nimage: elbowroom:0.2.0-rc\n", "elbowroom:"),
+        BTreeSet::from(["0.1.0", "0.2.0"])
+    );
+    assert_eq!(versions("This is version 0.1.0. And more.", "version "), BTreeSet::from(["0.1.0"]));
 }

@@ -256,6 +256,26 @@ fn resend_is_known() -> bool {
 }
 
 #[test]
+fn a_policy_process_that_bloats_is_replaced_while_views_are_read() {
+    let (agent, _watchdog) = agent!(1, 0);
+    let path = agent.view(0).join("proc/meminfo");
+    let mut readers: Vec<_> = EVERY_WAY.iter().map(|how| Reader::new(*how, &path).unwrap()).collect();
+    let first = agent.pid(AgentRole::Policy).unwrap();
+    assert_eq!(agent.ask("set 0 7"), "true");
+    assert_eq!(agent.ask("bloat"), "bloating");
+    // It goes on working: silence is not what ends it.
+    wait_until(|| {
+        for (reader, how) in readers.iter_mut().zip(EVERY_WAY) {
+            reader.forget_cached();
+            assert_eq!(check_meminfo(&reader.read().unwrap(), 0), Ok(7), "{how:?}");
+        }
+        agent.pid(AgentRole::Policy).is_some_and(|policy| policy != first)
+    });
+    assert_eq!(agent.ask("set 0 8"), "true");
+    assert_eq!(check_meminfo(&readers[0].read().unwrap(), 0), Ok(8));
+}
+
+#[test]
 fn a_second_agent_names_the_first() {
     let (agent, _watchdog) = agent!(1, 0);
     let second = Agent::command(agent.dir.path(), 1, 0).output().unwrap();

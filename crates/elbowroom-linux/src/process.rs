@@ -2,7 +2,7 @@
 
 use crate::bounded;
 use crate::root::{Root, if_present};
-use elbowroom_types::unit::Micros;
+use elbowroom_types::unit::{Bytes, Micros};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::cmp::Reverse;
 use std::io::Read;
@@ -129,8 +129,8 @@ pub fn is_dying(pid: i32) -> bool {
     stat_line(format!("/proc/{pid}")).is_none_or(|stat| is_ending(&stat))
 }
 
-/// A process that is asked again and again whether it is dying: the file that says so stays open, and is that of its first thread, for
-/// which the kernel adds up no others.
+/// A process that is looked at again and again: the file that says how it does stays open, and is that of its first thread, for which
+/// the kernel adds up no others.
 #[derive(Debug)]
 pub struct LifeSign(Option<fs::File>);
 
@@ -140,12 +140,20 @@ impl LifeSign {
         Self(fs::File::open(format!("/proc/{pid}/task/{pid}/stat")).ok())
     }
 
-    /// See [`is_dying`].
-    pub fn is_dying(&self) -> bool {
+    /// Memory of the process that is resident, or `None` where it is dying (see [`is_dying`]).
+    pub fn resident(&self) -> Option<Bytes> {
         let mut line = [0; LONGEST_STAT];
-        let read = self.0.as_ref().and_then(|file| file.read_at(&mut line, 0).ok());
-        read.is_none_or(|length| is_ending(&String::from_utf8_lossy(&line[..length])))
+        let length = self.0.as_ref()?.read_at(&mut line, 0).ok()?;
+        let stat = String::from_utf8_lossy(&line[..length]);
+        (!is_ending(&stat)).then(|| resident(&stat))
     }
+}
+
+/// Resident memory of a process, from its `stat` line or that of one of its threads; none where it says nothing.
+fn resident(stat: &str) -> Bytes {
+    // Field 24 of the line, in pages; the state, first after the command, is field 3.
+    let pages = after_command(stat).and_then(|rest| rest.split(' ').nth(24 - 3)?.parse::<u64>().ok());
+    Bytes(pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64))
 }
 
 /// The same of a thread, from its `stat` line: it has ended, it is on its way (`PF_EXITING` in include/linux/sched.h), or SIGKILL waits
@@ -422,14 +430,29 @@ mod tests {
     fn a_life_sign_says_the_same_from_a_file_that_stays_open() {
         let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let sign = LifeSign::of(child.id() as i32);
-        assert!(!sign.is_dying() && !sign.is_dying());
+        assert!(sign.resident().is_some() && sign.resident().is_some());
         child.kill().unwrap();
-        while !sign.is_dying() {
+        while sign.resident().is_some() {
             std::thread::yield_now();
         }
         child.wait().unwrap();
-        assert!(sign.is_dying(), "nobody is there");
-        assert!(LifeSign::of(child.id() as i32).is_dying());
+        assert_eq!(sign.resident(), None, "nobody is there");
+        assert_eq!(LifeSign::of(child.id() as i32).resident(), None);
+    }
+
+    #[test]
+    fn a_life_sign_says_how_much_memory_a_process_has() {
+        const MUCH: u64 = 64 << 20;
+        let sign = LifeSign::of(std::process::id() as i32);
+        let before = sign.resident().unwrap();
+        let held = std::hint::black_box(vec![1_u8; MUCH as usize]);
+        let after = sign.resident().unwrap();
+        // Other tests of this program allocate and free meanwhile.
+        assert!(
+            after.saturating_sub(before) > Bytes(MUCH / 2),
+            "{before} and {after}, with {} bytes more",
+            held.len()
+        );
     }
 
     #[test]

@@ -31,16 +31,17 @@ pub fn main() -> ExitCode {
     }
     // A program that is started by `/proc/self/exe` or a descriptor is called `exe` or a number until then.
     let _ = rustix::thread::set_name(c"elbowroom");
-    let cli =
-        match crate::command().try_get_matches_from(&args).and_then(|found| Cli::from_arg_matches(&found)) {
-            Ok(cli) => cli,
-            Err(error) if error.use_stderr() => {
-                say(&format!("elbowroom: {}", cli::usage_error_line(&error)));
-                return ExitCode::from(2);
-            }
-            // Help and version.
-            Err(answer) => answer.exit(),
-        };
+    // Not of the definition that manual pages are made of: another build's features are not this one's.
+    let command = crate::command().long_version(version::long_version());
+    let cli = match command.try_get_matches_from(&args).and_then(|found| Cli::from_arg_matches(&found)) {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() => {
+            say(&format!("elbowroom: {}", cli::usage_error_line(&error)));
+            return ExitCode::from(2);
+        }
+        // Help and version.
+        Err(answer) => answer.exit(),
+    };
     match dispatch(cli) {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,

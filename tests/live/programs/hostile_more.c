@@ -60,7 +60,7 @@ static int maps(int count, int processes)
 				break;
 			first = first ? first : at;
 		}
-		if (write(ready[1], &made, sizeof(made)) < 0)
+		if (write(ready[1], &made, sizeof(made)) < 0 || !first)
 			_exit(1);
 		for (;; usleep(1000))
 			(void)*first;

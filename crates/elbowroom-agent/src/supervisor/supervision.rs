@@ -1,6 +1,6 @@
 //! The supervisor's loop: starts what is to run, waits, looks after what runs, and guards the limits of a policy process that is gone.
 
-use super::watched_process::{WatchedProcess, WatchedState};
+use super::watched_process::{MOST_RESIDENT, WatchedLook, WatchedProcess, WatchedState};
 use crate::view_server::handover::{AgentOptions, Connection, Handover};
 use crate::view_server::policy_silence::PolicySilence;
 use crate::view_server::roles::AgentRole;
@@ -151,7 +151,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Kills a policy process that does nothing, and goes on without processes that were killed and do not end.
+    /// Kills a policy process that does nothing or bloats, and goes on without processes that were killed and do not end.
     fn look_after_peers(&mut self) {
         self.lingering.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         let now = Instant::now();
@@ -175,10 +175,23 @@ impl Supervisor<'_> {
             policy.signal(Signal::KILL);
         }
         let mut is_abandoned = false;
-        for peer in self.peers.iter_mut().filter_map(|peer| peer.lingers().then_some(peer)) {
-            self.handover.abandon(peer.role);
-            self.lingering.extend(peer.abandon());
-            is_abandoned = true;
+        for peer in &mut self.peers {
+            match peer.look() {
+                WatchedLook::Lingers => {
+                    self.handover.abandon(peer.role);
+                    self.lingering.extend(peer.abandon());
+                    is_abandoned = true;
+                }
+                // The view server and the API process have a limit of the kernel's. This one starts programs, which would inherit it.
+                WatchedLook::Lives(resident)
+                    if peer.role == AgentRole::Policy && !stopping && resident > MOST_RESIDENT =>
+                {
+                    let because = "it has more memory than it can need";
+                    tracing::warn!(%resident, most = %MOST_RESIDENT, because, "killing the policy process");
+                    peer.signal(Signal::KILL);
+                }
+                WatchedLook::Lives(_) | WatchedLook::Dies => {}
+            }
         }
         if is_abandoned {
             // Its limits have no holder now.

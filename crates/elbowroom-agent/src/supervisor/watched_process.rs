@@ -4,10 +4,16 @@ use crate::view_server::backoff::Backoff;
 use crate::view_server::handover::Handover;
 use crate::view_server::roles::AgentRole;
 use elbowroom_linux::process::LifeSign;
+use elbowroom_types::unit::Bytes;
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_send_signal};
 use std::process::Child;
 use std::time::{Duration, Instant};
+
+/// A policy process with more resident memory than this, shared memory included, is ended and another one takes its place. Far more than
+/// it needs: with 500 containers all processes of the agent together have less than 100 MiB (`docs/numbers.md`), and no attack adds more
+/// than 16 MiB (`tests/live/test_hostile_bounds.py`).
+pub(super) const MOST_RESIDENT: Bytes = Bytes::mib(512);
 
 /// How long a process that was killed may take to end.
 pub(super) const REAP_TIMEOUT: Duration = Duration::from_millis(250);
@@ -27,6 +33,18 @@ pub(super) struct WatchedProcess {
 pub(super) enum WatchedState {
     Down { start_at: Instant },
     Up { pid: Pid, pidfd: OwnedFd, life: LifeSign, child: Option<Child> },
+}
+
+/// What a look at a process finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WatchedLook {
+    /// Nothing wrong, with so much memory; none where it does not run.
+    Lives(Bytes),
+    /// It was killed, or ends.
+    Dies,
+    /// It was killed and does not end, as a thread that waits in the kernel lets it not. No program of it runs any more, so what it was to
+    /// write it does not write.
+    Lingers,
 }
 
 impl WatchedState {
@@ -108,18 +126,22 @@ impl WatchedProcess {
         self.schedule_restart();
     }
 
-    /// Whether it was killed and does not end, as a thread that waits in the kernel lets it not. No program of it runs any more, so what it
-    /// was to write it does not write.
-    pub(super) fn lingers(&mut self) -> bool {
-        let is_dying = match &self.state {
-            WatchedState::Up { life, .. } => life.is_dying(),
-            WatchedState::Down { .. } => false,
+    /// Looks at it.
+    pub(super) fn look(&mut self) -> WatchedLook {
+        let resident = match &self.state {
+            WatchedState::Up { life, .. } => life.resident(),
+            WatchedState::Down { .. } => Some(Bytes::ZERO),
         };
-        if !is_dying {
-            self.dying_since = None;
-            return false;
+        match resident {
+            Some(resident) => {
+                self.dying_since = None;
+                WatchedLook::Lives(resident)
+            }
+            None if self.dying_since.get_or_insert_with(Instant::now).elapsed() < REAP_TIMEOUT => {
+                WatchedLook::Dies
+            }
+            None => WatchedLook::Lingers,
         }
-        self.dying_since.get_or_insert_with(Instant::now).elapsed() >= REAP_TIMEOUT
     }
 
     /// As if it had ended. Its starter waits for it later.
@@ -151,19 +173,20 @@ mod tests {
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
         let mut peer = WatchedProcess::new(AgentRole::Policy);
         peer.state = WatchedState::up(pid, pidfd, Some(child));
-        assert!(!peer.lingers() && peer.dying_since.is_none(), "it lives");
+        assert!(matches!(peer.look(), WatchedLook::Lives(memory) if memory > Bytes::ZERO), "it lives");
 
         // It is not waited for: a look finds it as one whose last thread does not end.
         peer.signal(Signal::KILL);
         let life = LifeSign::of(pid.as_raw_nonzero().get());
-        while !life.is_dying() {
+        while life.resident().is_some() {
             std::thread::yield_now();
         }
-        assert!(!peer.lingers(), "most end at once");
+        assert_eq!(peer.look(), WatchedLook::Dies, "most end at once");
         peer.dying_since = peer.dying_since.map(|since| since - REAP_TIMEOUT);
-        assert!(peer.lingers());
+        assert_eq!(peer.look(), WatchedLook::Lingers);
         let mut child = peer.abandon().unwrap();
-        assert!(peer.pidfd().is_none() && !peer.lingers());
+        assert!(peer.pidfd().is_none());
+        assert_eq!(peer.look(), WatchedLook::Lives(Bytes::ZERO));
         child.wait().unwrap();
     }
 }

@@ -138,10 +138,22 @@ fn command(publisher: &mut Publisher, slots: &mut [SlotHandle], line: &str) -> S
             super::limits::storm(&publisher.run_dir());
             Ok("limiting".to_owned())
         }
+        Some("bloat") => {
+            std::thread::spawn(bloat);
+            Ok("bloating".to_owned())
+        }
         Some("lost") => Ok(super::limits::LOST.load(Ordering::Relaxed).to_string()),
         _ => Ok("?".to_owned()),
     };
     done.unwrap_or_else(|error| format!("error: {error}"))
+}
+
+/// Takes a GiB of memory and keeps it; less, where somebody ends the process.
+fn bloat() {
+    for _ in 0..64 {
+        std::mem::forget(std::hint::black_box(vec![1_u8; 16 << 20]));
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Nanoseconds of one publish, on average, when nobody reads.

@@ -6,8 +6,9 @@ use elbowroom_client::control::ControlClient;
 use elbowroom_client::output::OutputArgs;
 use serde::Serialize;
 use std::path::Path;
+use std::sync::LazyLock;
 
-/// What `--version` says. A release names the commit that it was made from (`packaging/release`).
+/// What `-V` says, and `--version` before the features. A release names the commit that it was made from (`packaging/release`).
 pub(crate) const VERSION: &str = match option_env!("ELBOWROOM_BUILD") {
     Some(build) => build,
     None => env!("CARGO_PKG_VERSION"),
@@ -36,6 +37,22 @@ fn commit(version: &'static str) -> Option<&'static str> {
     version.split_once('(')?.1.strip_suffix(')')
 }
 
+/// The features that this program was built with.
+fn features() -> Vec<&'static str> {
+    FEATURES.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect()
+}
+
+/// What `--version` says after the name: version, commit and features, `0.1.0 (0123456789ab), features: bpf-static dashboard`.
+pub(crate) fn long_version() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| format!("{VERSION}, features: {}", joined(&features())));
+    &TEXT
+}
+
+/// Features with a space between two.
+fn joined(features: &[&str]) -> String {
+    if features.is_empty() { "none".to_owned() } else { features.join(" ") }
+}
+
 /// `elbowroom version`.
 pub(crate) fn version(run_dir: &Path, output: OutputArgs) -> Result<String> {
     let agent =
@@ -43,7 +60,7 @@ pub(crate) fn version(run_dir: &Path, output: OutputArgs) -> Result<String> {
     let answer = VersionOutput {
         version: env!("CARGO_PKG_VERSION"),
         commit: commit(VERSION),
-        features: FEATURES.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect(),
+        features: features(),
         target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
         agent: match agent {
             Ok(ControlResponse::Status(status)) => Some(status.version),
@@ -51,11 +68,11 @@ pub(crate) fn version(run_dir: &Path, output: OutputArgs) -> Result<String> {
         },
     };
     output.answer(&answer, || {
-        let features = if answer.features.is_empty() { "none".to_owned() } else { answer.features.join(" ") };
         format!(
-            "elbowroom {}\ncommit     {}\nfeatures   {features}\ntarget     {}\nagent      {}\n",
+            "elbowroom {}\ncommit     {}\nfeatures   {}\ntarget     {}\nagent      {}\n",
             answer.version,
             answer.commit.unwrap_or("unknown: not built by packaging/release"),
+            joined(&answer.features),
             answer.target,
             answer.agent.as_deref().unwrap_or("none answers")
         )
