@@ -126,7 +126,10 @@ pub enum MountError {
         target: PathBuf,
     },
     /// The mount namespace is full.
-    #[error("{path}: the container has no room for another mount: raise fs.mount-max, or look at what it has mounted", path = path.display())]
+    #[error(
+        "{path}: the container has no room for another mount: raise fs.mount-max, or look at what it has mounted",
+        path = path.display()
+    )]
     NoRoom {
         /// What was to be mounted.
         path: PathBuf,
