@@ -58,6 +58,9 @@ print(given)
 """
 
 
+CPU = "/sys/devices/system/cpu"
+
+
 def seconds(words):
     return float(words.split()[0])
 
@@ -160,3 +163,20 @@ def test_a_psi_trigger_outlives_the_view_server(agent, armed):
         os.kill(pid, signal.SIGCONT)
     waiter.join(60 * PATIENCE)
     assert given == [[select.POLLPRI]]
+
+
+def test_what_an_engine_masks_of_every_cpu_and_no_view_has_is_no_news(agent, docker, tmp_path):
+    # Engines since 2025 cover thermal_throttle of each CPU: on a large machine that is a hundred mounts in every container.
+    masked = [path for path in Path(CPU).glob("cpu[0-9]*/hotplug") if path.is_dir()]
+    if not masked:
+        pytest.skip("needs a kernel with CPU hotplug: a directory of each CPU that views do not have")
+    (tmp_path / "over/mine").mkdir(parents=True)
+    options = [word for path in masked for word in ("--volume", f"{tmp_path}/over:{path}:ro")]
+    container = docker.run("--cpus", "1", *options, name="elbowroom-test-masked")
+    agent.attached(container)
+    eventually(lambda: container.online_file() == 1)
+    assert not [line for line in agent.json("show", container.name)["missing"] if "hotplug" in line]
+    assert "hidden by its view" not in agent.log.read_text()
+    assert "hotplug" not in container.run("ls", f"{CPU}/cpu0")
+    assert agent.cli("detach", container.name).returncode == 0
+    assert [container.run("ls", path) for path in masked] == ["mine\n"] * len(masked)

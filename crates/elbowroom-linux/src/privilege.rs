@@ -76,6 +76,9 @@ pub fn group_id(name: &str) -> Option<u32> {
 /// # Errors
 /// When the kernel refuses any of it. The process should end then.
 pub fn drop_privileges(identity: Identity, bounds: ProcessRlimits) -> io::Result<()> {
+    // Before Linux 6.4 such parameters of the kernel are read from /proc/self/auxv, once and for all of them; afterwards this process may
+    // not open it any more, and asking for one would be a panic.
+    let _ = rustix::param::page_size();
     let exactly = |n| Rlimit { current: Some(n), maximum: Some(n) };
     setrlimit(Resource::Nofile, exactly(bounds.files))?;
     setrlimit(Resource::Data, exactly(bounds.data))?;
@@ -173,5 +176,56 @@ mod tests {
     #[test]
     fn whoever_is_unprivileged_is_not_root() {
         assert_ne!(unprivileged_user().uid, 0);
+    }
+
+    /// On a kernel without PR_GET_AUXV (before Linux 6.4), which a filter stands for. In a process of its own: there is no way back.
+    #[test]
+    fn parameters_of_the_kernel_are_known_after_rights_are_gone_on_an_old_kernel_too() {
+        const INSIDE: &str = "ELBOWROOM_TEST_DROPS_PRIVILEGES";
+        const NAME: &str =
+            "privilege::tests::parameters_of_the_kernel_are_known_after_rights_are_gone_on_an_old_kernel_too";
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: needs root, whose rights are given up");
+        }
+        if std::env::var_os(INSIDE).is_none() {
+            let this = std::env::current_exe().unwrap();
+            let inside = std::process::Command::new(this)
+                .args(["--exact", NAME, "--nocapture", "--test-threads=1"])
+                .env(INSIDE, "1")
+                .env("RUST_BACKTRACE", "0")
+                .output()
+                .unwrap();
+            let said = [inside.stdout, inside.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+            return assert!(inside.status.success() && said[0].contains("1 passed"), "{said:?}");
+        }
+        set_no_new_privs(true).unwrap();
+        refuse_get_auxv();
+        drop_privileges(NOBODY, ProcessRlimits { files: 64, data: 1 << 30, forks: true }).unwrap();
+        assert!(std::fs::read("/proc/self/auxv").is_err(), "root's");
+        // SAFETY: asks the C library for a number.
+        assert_eq!(rustix::param::page_size() as i64, unsafe { libc::sysconf(libc::_SC_PAGESIZE) });
+        crate::process::forget_start();
+    }
+
+    /// Has `prctl(PR_GET_AUXV)` answer EINVAL.
+    fn refuse_get_auxv() {
+        const PR_GET_AUXV: u32 = 0x4155_5856;
+        let (load, equal) =
+            (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K);
+        let give = libc::BPF_RET | libc::BPF_K;
+        let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+        let mut program = [
+            // struct seccomp_data: the number of the call, and the low half of its first argument.
+            step(load, 0, 0, 0),
+            step(equal, 0, 3, libc::SYS_prctl as u32),
+            step(load, 0, 0, 16),
+            step(equal, 0, 1, PR_GET_AUXV),
+            step(give, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EINVAL as u32),
+            step(give, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        // SAFETY: the kernel copies the program, which lasts as long as the call.
+        let done = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }
 }

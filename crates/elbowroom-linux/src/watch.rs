@@ -3,12 +3,14 @@
 //! One fanotify mark per hierarchy where the kernel takes it: cgroupfs has had the file system id that
 //! `FAN_REPORT_DFID_NAME` needs since Linux 6.6. Elsewhere an inotify watch on every directory, added before the directory
 //! is listed and its settings are read so that nothing falls between. Both report `write(2)` to a setting within tens of microseconds; neither
-//! promises completeness (queues overflow, watches run out), so the sensor also rescans.
+//! promises completeness (queues overflow, watches run out), so the sensor also rescans. Where root's other programs have used up
+//! `fs.inotify.max_user_instances` (128 by default, of which container shims take several each), rescans are all there is.
 //!
 //! Notices name a directory by hierarchy and inode. On cgroupfs a file handle is the inode number, which spares a lookup
 //! of a directory that may be gone already.
 
 use crate::cgroup::MountedHierarchy;
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::inotify;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -52,25 +54,37 @@ pub(crate) enum CgroupWatcher {
     Fanotify { fd: OwnedFd, hierarchies: Vec<(u64, usize)> },
     /// Watch descriptors to directories.
     Inotify { fd: OwnedFd, dirs: HashMap<i32, (usize, u64)>, full: bool },
+    /// Not at all: the kernel gives out no more of either. An eventfd that is never signalled stands for it.
+    Nothing { fd: OwnedFd },
 }
 
 impl CgroupWatcher {
-    /// Watches the hierarchies with these indices.
+    /// Watches the hierarchies with these indices. An error is that of inotify, mostly that this user has all the instances it may have.
     pub(crate) fn open(
         hierarchies: &[MountedHierarchy],
         indices: &[usize],
         fanotify: bool,
     ) -> Result<Self, Errno> {
-        if fanotify {
-            match Self::fanotify(hierarchies, indices) {
-                Ok(watch) => return Ok(watch),
-                Err(error) => {
-                    tracing::info!(%error, because = "no fanotify on cgroupfs", instead = "inotify")
-                }
-            }
-        }
+        let refused = match fanotify.then(|| Self::fanotify(hierarchies, indices)) {
+            Some(Ok(watch)) => return Ok(watch),
+            Some(Err(error)) => Some(error),
+            None => None,
+        };
         let fd = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+        if let Some(error) = refused {
+            tracing::info!(%error, because = "no fanotify on cgroupfs", instead = "inotify");
+        }
         Ok(Self::Inotify { fd, dirs: HashMap::new(), full: false })
+    }
+
+    /// Tells of nothing.
+    pub(crate) fn nothing() -> Result<Self, Errno> {
+        Ok(Self::Nothing { fd: eventfd(0, EventfdFlags::CLOEXEC)? })
+    }
+
+    /// Whether it tells of anything.
+    pub(crate) fn is_watching(&self) -> bool {
+        !matches!(self, Self::Nothing { .. })
     }
 
     /// Which mechanism it is.
@@ -78,6 +92,7 @@ impl CgroupWatcher {
         match self {
             Self::Fanotify { .. } => "fanotify",
             Self::Inotify { .. } => "inotify",
+            Self::Nothing { .. } => "none",
         }
     }
 
@@ -182,6 +197,7 @@ impl CgroupWatcher {
                     }
                 }
             }
+            Self::Nothing { .. } => {}
         }
     }
 }
@@ -189,7 +205,7 @@ impl CgroupWatcher {
 impl AsFd for CgroupWatcher {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Fanotify { fd, .. } | Self::Inotify { fd, .. } => fd.as_fd(),
+            Self::Fanotify { fd, .. } | Self::Inotify { fd, .. } | Self::Nothing { fd } => fd.as_fd(),
         }
     }
 }

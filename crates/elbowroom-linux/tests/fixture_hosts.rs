@@ -9,7 +9,9 @@ use elbowroom_types::sample::{CgroupProperties, CpuMax, HostEvent, NodePropertie
 use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros};
 use std::collections::HashMap;
 use std::fmt::{Display, Write};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 const HYBRID: &str = include_str!("../../../tests/hosts/hybrid-docker.txt");
 const MIXED: &str = include_str!("../../../tests/hosts/mixed-podman.txt");
@@ -248,6 +250,62 @@ fn what_changes_is_told_and_nothing_else() {
     assert!(told["/batch"].populated, "processes below are processes");
     host.remove("sys/fs/cgroup/cpu/batch/one").unwrap();
     assert!(!groups(&sensor.changes())["/batch"].populated, "and go with what is below");
+}
+
+/// In a user namespace of its own, where no inotify instance is to be had until the test allows some: on a node whose containers' shims
+/// have taken all of root's, an agent goes on by looking.
+#[test]
+fn without_notifications_everything_is_looked_at_again_until_there_are_some() {
+    const INSIDE: &str = "ELBOWROOM_TEST_WITHOUT_INOTIFY";
+    const NAME: &str = "without_notifications_everything_is_looked_at_again_until_there_are_some";
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user"]);
+        command
+    };
+    if std::env::var_os(INSIDE).is_none() {
+        if !unshare().arg("true").output().is_ok_and(|done| done.status.success()) {
+            return println!("skipped: needs user namespaces");
+        }
+        let this = std::env::current_exe().unwrap();
+        let inside = unshare().arg(this).args(["--exact", NAME, "--nocapture"]).env(INSIDE, "1").output();
+        let inside = inside.unwrap();
+        let said = [inside.stdout, inside.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+        assert!(inside.status.success() && said[0].contains("1 passed"), "{said:?}");
+        return;
+    }
+    let allow = |instances: &str| std::fs::write("/proc/sys/user/max_inotify_instances", instances);
+    if let Err(error) = allow("0") {
+        return println!("skipped: needs /proc/sys to be written to: {error}");
+    }
+    let (host, mut sensor, events) = open(HYBRID);
+    assert_eq!(sensor.notifications(), "none");
+    let mut told = Vec::new();
+    let mut eventually = |sensor: &mut Sensor, seen: &dyn Fn(&[HostEvent], &Sensor) -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !seen(&told, sensor) {
+            assert!(Instant::now() < deadline, "{told:?}");
+            told.extend(sensor.changes());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    host.write("sys/fs/cgroup/cpu/batch/one/cgroup.procs", "1\n").unwrap();
+    host.write(&format!("sys/fs/cgroup/cpu/{WEB}/cpu.cfs_quota_us"), "-1\n").unwrap();
+    let web = format!("/{WEB}");
+    let quota = |events: &[HostEvent]| groups(events).get(&web)?.limits.cpu_max.map(|max| max.quota);
+    eventually(&mut sensor, &|told, _| {
+        groups(told).contains_key("/batch/one") && quota(told) == Some(Limit::Max)
+    });
+    let gone = HostEvent::Gone(groups(&events)[&format!("/{BATCH}")].id);
+    for hierarchy in ["cpu", "cpuacct", "memory", "cpuset"] {
+        host.remove(&format!("sys/fs/cgroup/{hierarchy}/{BATCH}")).unwrap();
+    }
+    eventually(&mut sensor, &|told, _| told.contains(&gone));
+    allow("8").unwrap();
+    eventually(&mut sensor, &|_, sensor| sensor.notifications() == "inotify");
+    // Told at once from then on, by the next look at the latest.
+    host.write("sys/fs/cgroup/cpu/batch/two/cgroup.procs", "1\n").unwrap();
+    eventually(&mut sensor, &|told, _| groups(told).contains_key("/batch/two"));
 }
 
 #[test]

@@ -29,6 +29,9 @@ pub enum ContainerEngine {
     Plain,
 }
 
+/// Most characters of a name that are kept; longer ones are cut.
+pub const MAX_NAME_LEN: usize = 128;
+
 /// A container, as far as files tell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerIdentity {

@@ -3,6 +3,7 @@
 //! One rule for the agent, its HTTP API and the verbs that need no agent: an exact name, identifier or cgroup path goes first, then the
 //! beginning of a name or an identifier, where only one container has it. A word that names nothing is answered with the nearest one.
 
+use crate::container::MAX_NAME_LEN;
 use std::collections::BTreeSet;
 
 /// All that a container is called.
@@ -34,6 +35,11 @@ impl ContainerNames<'_> {
         self.id.starts_with(wanted)
             || self.name.is_some_and(|name| name.starts_with(wanted))
             || self.qualified().is_some_and(|name| name.starts_with(wanted))
+    }
+
+    /// Whether its name is the beginning of `wanted`, because a name is kept no longer.
+    fn is_cut_from(&self, wanted: &str) -> bool {
+        self.name.is_some_and(|name| wanted.starts_with(name) && name.chars().count() == MAX_NAME_LEN)
     }
 
     fn label(&self) -> String {
@@ -82,7 +88,7 @@ pub fn find_container(all: &[ContainerNames<'_>], wanted: &str) -> Result<usize,
     let is_nothing = wanted.trim_matches('/').is_empty();
     let mut found = if is_nothing { Vec::new() } else { places(&|names| names.is(wanted)) };
     if found.is_empty() && !is_nothing {
-        found = places(&|names| names.begins(wanted));
+        found = places(&|names| names.begins(wanted) || names.is_cut_from(wanted));
     }
     let name = wanted.to_owned();
     match found[..] {
@@ -160,6 +166,15 @@ mod tests {
         ] {
             assert_eq!(find_container(&ALL, word), Ok(place), "{word}");
         }
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_to_be_kept_names_its_container() {
+        let whole = format!("{}-1", "stack_service.".repeat(20));
+        let kept: String = whole.chars().take(MAX_NAME_LEN).collect();
+        let long = ContainerNames { id: "fed", name: Some(&kept), pod: None, path: "/docker/fed" };
+        assert_eq!(find_container(&[ALL[0], long], &whole), Ok(1));
+        assert!(find_container(&ALL, "web2").is_err());
     }
 
     #[test]

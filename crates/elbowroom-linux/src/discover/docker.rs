@@ -13,34 +13,54 @@ use std::path::{Path, PathBuf};
 const DOCKER_ROOTS: [&str; 3] =
     ["var/lib/docker", "var/snap/docker/common/var-lib-docker", "var/lib/balena-engine"];
 
+/// dockerd's configuration.
+const DAEMON_CONFIG: &str = "etc/docker/daemon.json";
+
 /// Docker's data roots on one host.
 #[derive(Debug)]
 pub(super) struct DockerFiles {
+    /// The only one, where an operator says so.
+    told: Option<PathBuf>,
     roots: Vec<PathBuf>,
+    /// Of the configuration that `roots` are from.
+    read: Option<StateStamp>,
 }
 
 impl DockerFiles {
     /// Below `data_root`; where there is none, below what dockerd's configuration says, or the usual ones.
     pub(super) fn new(root: &Root, data_root: Option<&Path>) -> Self {
+        let roots =
+            data_root.map_or_else(|| DOCKER_ROOTS.map(PathBuf::from).into(), |root| vec![root.to_owned()]);
+        let mut files = Self { told: data_root.map(Path::to_owned), roots, read: None };
+        files.follow_config(root);
+        files
+    }
+
+    /// Reads dockerd's configuration where it is another one by now: a node is often given it after its agents have started.
+    fn follow_config(&mut self, root: &Root) {
         #[derive(Deserialize)]
         struct DockerDaemonConfig {
             #[serde(rename = "data-root")]
             data_root: Option<PathBuf>,
         }
-        let configured =
-            read_json::<DockerDaemonConfig>(root, Path::new("etc/docker/daemon.json")).ok().flatten();
-        let configured = configured.and_then(|d| d.data_root);
-        let roots = match data_root.map(Path::to_owned).or(configured) {
+        let config = Path::new(DAEMON_CONFIG);
+        let stamp = StateStamp::of(root, config);
+        if self.told.is_some() || stamp == self.read {
+            return;
+        }
+        // One that is being written is read when it is done.
+        let Ok(config) = read_json::<DockerDaemonConfig>(root, config) else { return };
+        self.read = stamp;
+        self.roots = match config.and_then(|config| config.data_root) {
             Some(root) => vec![root],
             None => DOCKER_ROOTS.map(PathBuf::from).into(),
         };
-        Self { roots }
     }
 
     /// What Docker says of the container `id`. An image has labels too, of its maker: those in which the kubelet's shim says what a
     /// container is in its pod count only for one that is `in_pod`.
     pub(super) fn record(
-        &self,
+        &mut self,
         root: &Root,
         id: &str,
         in_pod: bool,
@@ -58,6 +78,7 @@ impl DockerFiles {
             #[serde(rename = "Labels")]
             labels: Option<HashMap<String, String>>,
         }
+        self.follow_config(root);
         let Some(file) = self.file(root, id) else { return Ok(None) };
         let Some((state, stamp)) = read_json_stamped::<DockerState>(root, &file)? else { return Ok(None) };
         let labels = state.config.and_then(|c| c.labels).unwrap_or_default();

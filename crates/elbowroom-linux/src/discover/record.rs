@@ -2,15 +2,12 @@
 
 use super::paths::is_id;
 use super::state_file::StateStamp;
-use elbowroom_types::container::{ContainerEngine, ContainerIdentity, Pod};
+use elbowroom_types::container::{ContainerEngine, ContainerIdentity, MAX_NAME_LEN, Pod};
 use elbowroom_types::label::{ContainerLabels, LabelPolicy};
 use elbowroom_types::visible::is_hidden;
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::path::PathBuf;
-
-/// Longer names are cut.
-const MAX_NAME_LEN: usize = 128;
 
 /// A container that was found, and the file its names came from.
 #[derive(Clone, Debug, PartialEq, Eq)]

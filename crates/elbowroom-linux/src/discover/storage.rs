@@ -21,6 +21,8 @@ const STORAGE_LISTS: [&str; 2] = ["containers.json", "volatile-containers.json"]
 #[derive(Debug)]
 pub(super) struct StorageFiles {
     roots: Vec<PathBuf>,
+    /// Of the configurations that `roots` are from.
+    read: [Option<StateStamp>; 2],
     /// The names in its lists by file, read again when they change.
     lists: HashMap<PathBuf, (StateStamp, HashMap<String, String>)>,
 }
@@ -28,7 +30,15 @@ pub(super) struct StorageFiles {
 impl StorageFiles {
     /// Below the usual roots, and those that its configuration names.
     pub(super) fn new(root: &Root) -> Self {
-        Self { roots: storage_roots(root), lists: HashMap::new() }
+        Self { roots: storage_roots(root), read: config_stamps(root), lists: HashMap::new() }
+    }
+
+    /// Reads its configurations where they are others by now.
+    fn follow_configs(&mut self, root: &Root) {
+        let stamps = config_stamps(root);
+        if stamps != self.read {
+            (self.roots, self.read) = (storage_roots(root), stamps);
+        }
     }
 
     /// The first name containers/storage has for an id. Its lists are shared by all containers, so they are kept.
@@ -44,6 +54,7 @@ impl StorageFiles {
             #[serde(default)]
             names: Vec<String>,
         }
+        self.follow_configs(root);
         for dir in self.dirs() {
             for file in STORAGE_LISTS.map(|list| dir.join(list)) {
                 let Some(stamp) = StateStamp::of(root, &file) else { continue };
@@ -67,11 +78,12 @@ impl StorageFiles {
 
     /// CRI-O runs bundles from the directory that is gone with a boot; what the kubelet gave is in annotations, as JSON.
     pub(super) fn crio(
-        &self,
+        &mut self,
         root: &Root,
         id: &str,
         policy: LabelPolicy,
     ) -> Result<Option<EngineRecord>, ReadError> {
+        self.follow_configs(root);
         for file in self.dirs().into_iter().rev().map(|dir| bundle_file(&dir, id)) {
             let Some((bundle, stamp)) = read_json_stamped::<OciBundleConfig>(root, &file)? else { continue };
             let note = |key: &str| bundle.annotations.get(key).cloned();
@@ -105,6 +117,10 @@ impl StorageFiles {
 /// Where the bundle of a container is, in a directory of containers/storage.
 fn bundle_file(dir: &Path, id: &str) -> PathBuf {
     dir.join(id).join("userdata/config.json")
+}
+
+fn config_stamps(root: &Root) -> [Option<StateStamp>; 2] {
+    STORAGE_CONFIGS.map(|file| StateStamp::of(root, Path::new(file)))
 }
 
 /// The roots of containers/storage: the usual ones, and those that its configuration names.

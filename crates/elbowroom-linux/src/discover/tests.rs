@@ -82,6 +82,39 @@ fn paths_tell_engines_apart() {
 }
 
 #[test]
+fn an_engines_configuration_counts_whenever_it_is_written() {
+    let docker = format!("docker/{HEX}");
+    let podman = format!("machine.slice/libpod-{HEX}.scope");
+    let state = format!("srv/engine/containers/{HEX}/config.v2.json");
+    let list = "srv/engine/overlay-containers/containers.json";
+    for (path, [config, text], [file, says]) in [
+        (
+            &docker,
+            ["etc/docker/daemon.json", "{\"data-root\":\"/srv/engine\"}"],
+            [state.as_str(), "{\"Name\":\"/db\"}"],
+        ),
+        (
+            &podman,
+            ["etc/containers/storage.conf", "[storage]\ngraphroot = \"/srv/engine\"\n"],
+            [list, &format!("[{{\"id\":\"{HEX}\",\"names\":[\"db\"]}}]")],
+        ),
+    ] {
+        let host = Fixture::new("").unwrap();
+        host.write(file, says).unwrap();
+        let root = Root::at(host.path()).unwrap();
+        let mut discovery = ContainerDiscovery::new(&root, &[], None, LabelPolicy::All);
+        let mut name = || discovery.find(&root, path, false).unwrap().and_then(|found| found.container.name);
+        assert_eq!(name(), None, "{path}");
+        host.write(config, &text[..text.len() - 3]).unwrap();
+        assert_eq!(name(), None, "{path}: half written");
+        host.write(config, text).unwrap();
+        assert_eq!(name().as_deref(), Some("db"), "{path}");
+        host.remove(config).unwrap();
+        assert_eq!(name(), None, "{path}");
+    }
+}
+
+#[test]
 fn labels_are_read_from_the_engines_own_files() {
     let label = "\"elbowroom.dev/views\":\"off\"";
     let docker = format!(

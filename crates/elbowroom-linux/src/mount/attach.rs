@@ -6,6 +6,7 @@ use super::plan::{BindMount, MountPlan, SkipReason, SkippedSurface, ViewDirector
 use super::{MountError, SOURCE, TRIGGER_FILES, uncovered};
 use crate::mountinfo::{MountEntry, MountTable, is_deleted};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 use serde::Serialize;
@@ -89,7 +90,8 @@ fn attach_at(place: &NamespaceRoot, plan: &MountPlan) -> Result<AttachReport, Mo
             _ => (&views, file_id(views.as_fd(), &bind.source).map_err(|e| no_view("statx", e))?),
         };
         let decision = place.or_vanished(decide(place, &table, view, id, &bind.target))?;
-        let inside = foreign_mounts_inside(&table, view, &bind.target);
+        let mut inside = foreign_mounts_inside(&table, view, &bind.target);
+        inside.retain(|mount| is_shown(dir.as_fd(), bind, mount));
         attached.skipped.extend(inside.iter().map(|mount| SkippedSurface {
             target: mount.mount_point.clone(),
             why: SkipReason::Occupied(mount.fstype.clone()),
@@ -133,6 +135,13 @@ fn foreign_mounts_inside<'a>(
         inside && !view.is_ours(mount) && mount.source != Path::new(SOURCE) && !uncovered::is_kept(mount)
     };
     table.mounted_on(shown.id).filter(is_foreign).collect()
+}
+
+/// Whether the view shows a file where `mount` is. Elsewhere nobody gets to what it covers: engines mask a directory of every CPU
+/// (`thermal_throttle`) that views do not have.
+fn is_shown(view: BorrowedFd<'_>, bind: &BindMount, mount: &MountEntry) -> bool {
+    let Ok(inside) = mount.mount_point.strip_prefix(&bind.target) else { return true };
+    !matches!(file_id(view, &bind.source.join(inside)), Err(Errno::NOENT | Errno::NOTDIR))
 }
 
 enum TargetDecision {

@@ -16,7 +16,7 @@
 //! - A stale view (its agent is gone, reads give ENOTCONN) is replaced without a moment in which the host's file shows.
 //! - No symbolic link is followed inside a container, and only procfs, sysfs and cgroup filesystems are covered; what
 //!   somebody else mounted on a target stays.
-//! - What a user has mounted below a directory that is covered stays, and is reported.
+//! - What a user has mounted below a directory that is covered stays, and is reported, where the view shows what is below it.
 //! - A container that could mount proc and sysfs in a user namespace of its own still can.
 //! - Nothing is mounted where it would spread to the host.
 //! - A container whose mount namespace is a copy of another container's gets its own view in place of that one's.
@@ -124,6 +124,15 @@ pub enum MountError {
         /// Where the view is.
         target: PathBuf,
     },
+    /// The mount namespace is full.
+    #[error(
+        "{path}: the container has no room for another mount: raise fs.mount-max, or look at what it has mounted",
+        path = path.display()
+    )]
+    NoRoom {
+        /// What was to be mounted.
+        path: PathBuf,
+    },
     /// The kernel lacks a system call.
     #[error("this kernel has no {call}: {} or later", needed(call))]
     OldKernel {
@@ -168,6 +177,7 @@ impl MountError {
         match errno {
             Errno::NOSYS => Self::OldKernel { call },
             Errno::PERM | Errno::ACCESS => Self::NotPermitted { call, path: path.into() },
+            Errno::NOSPC if call == "move_mount" => Self::NoRoom { path: path.into() },
             errno => Self::Io { call, path: path.into(), source: errno.into() },
         }
     }
@@ -186,5 +196,12 @@ mod tests {
         ] {
             assert_eq!(MountError::of(call, "/page", Errno::NOSYS).to_string(), expect);
         }
+    }
+
+    #[test]
+    fn a_full_mount_namespace_says_which_limit_it_has() {
+        let text = |call| MountError::of(call, "/proc/stat", Errno::NOSPC).to_string();
+        assert!(text("move_mount").contains("fs.mount-max"), "{}", text("move_mount"));
+        assert!(!text("unshare").contains("fs.mount-max"), "that is user.max_mnt_namespaces");
     }
 }

@@ -113,14 +113,9 @@ pub enum SensorError {
     /// No cgroups.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// Neither fanotify nor inotify.
-    #[error("while asking for notifications of {what}: {source}; raise fs.inotify.max_user_instances")]
-    Watch {
-        /// On what.
-        what: &'static str,
-        /// Why not.
-        source: rustix::io::Errno,
-    },
+    /// Not one descriptor more.
+    #[error("while opening what stands for notifications of cgroups: {0}; raise the limit of open files")]
+    Watch(rustix::io::Errno),
 }
 
 /// The machine's eyes. One thread owns it.
@@ -177,8 +172,12 @@ impl Sensor {
                 walked.push(index);
             }
         }
-        let watch = CgroupWatcher::open(layout.hierarchies(), &walked, config.fanotify)
-            .map_err(|source| SensorError::Watch { what: "cgroups", source })?;
+        let watch = CgroupWatcher::open(layout.hierarchies(), &walked, config.fanotify).or_else(|error| {
+            tracing::warn!(
+                %error, because = "no notifications of cgroups: all are looked at again and again; raise fs.inotify.max_user_instances"
+            );
+            CgroupWatcher::nothing().map_err(SensorError::Watch)
+        })?;
         let node = read_node(&root)?;
         let possible = cpu_list(&root, "sys/devices/system/cpu/possible").unwrap_or(node.online);
         let machine = node_counters::NodeCounters::best_source(&layout);
@@ -249,7 +248,7 @@ impl Sensor {
         self.watcher.as_fd()
     }
 
-    /// How notifications arrive: `fanotify` or `inotify`.
+    /// How notifications arrive: `fanotify`, `inotify`, or `none`.
     pub fn notifications(&self) -> &'static str {
         self.watcher.name()
     }

@@ -4,16 +4,18 @@ use super::tenant::MAX_GROUPS_PER_TENANT;
 use super::tree::{GroupSlot, GroupTree, HierarchyInodes, MAX_HIERARCHIES};
 use super::{Sensor, duration};
 use crate::cgroup::{CgroupDir, CgroupVersion};
-use crate::watch::CgroupEvent;
+use crate::watch::{CgroupEvent, CgroupWatcher};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::HostEvent;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// After lost notifications everything is looked at again, which takes at most one part in so many of the time.
 const SCAN_ALL_SHARE: u32 = 10;
+/// Where there are no notifications, everything is looked at in so much time, or in as much as that share allows.
+const UNWATCHED_RESCAN: Duration = Duration::from_secs(1);
 
 /// What notices and ticks ask to be looked at.
 #[derive(Debug, Default)]
@@ -129,7 +131,7 @@ impl Sensor {
     fn schedule_rescan(&mut self, chores: &mut PendingScans) {
         let slots = self.tree.slots();
         let elapsed = self.rescanned.elapsed().as_micros();
-        let owed = elapsed * slots as u128 / duration(self.config.rescan).as_micros().max(1);
+        let owed = elapsed * slots as u128 / self.rescan_period().as_micros().max(1);
         if owed == 0 {
             return;
         }
@@ -137,6 +139,7 @@ impl Sensor {
         for _ in 0..owed.min(slots as u128) {
             self.rescan_at = (self.rescan_at + 1) % slots;
             if self.rescan_at == 0 {
+                self.watch_again(chores);
                 let (walked, tree) = (&self.tree_hierarchies, &self.tree);
                 self.watcher.retain(|hierarchy, dir| directory(walked, tree, hierarchy, dir).is_some());
             }
@@ -148,6 +151,31 @@ impl Sensor {
                 self.find_container(slot);
                 self.find_tenant(slot);
             }
+        }
+    }
+
+    /// In what time everything is looked at again.
+    fn rescan_period(&self) -> Duration {
+        let configured = duration(self.config.rescan);
+        if self.watcher.is_watching() {
+            return configured;
+        }
+        let (_, took) = self.scanned_all;
+        (took * SCAN_ALL_SHARE).max(UNWATCHED_RESCAN).min(configured)
+    }
+
+    /// Asks for notifications where there were none to be had.
+    fn watch_again(&mut self, chores: &mut PendingScans) {
+        if self.watcher.is_watching() {
+            return;
+        }
+        let hierarchies = self.layout.hierarchies();
+        let opened = CgroupWatcher::open(hierarchies, &self.tree_hierarchies, self.config.fanotify);
+        if let Ok(watcher) = opened {
+            self.watcher = watcher;
+            tracing::info!(notifications = self.watcher.name(), "notifications of cgroups again");
+            // Each directory is watched before it is looked at.
+            chores.all = true;
         }
     }
 

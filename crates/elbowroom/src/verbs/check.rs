@@ -139,7 +139,8 @@ const PREREQUISITES: &[(&str, bool, Need, &str)] = &[
     ("zone watermarks", OPTIONAL, File("/proc/zoneinfo"),
         "effective memory cannot tell when the kernel reclaims"),
     ("fanotify", OPTIONAL, Fanotify,
-        "new containers are told by inotify, with a watch for each cgroup: fs.inotify.max_user_watches bounds how many"),
+        "new containers are told by inotify, with a watch for each cgroup: fs.inotify.max_user_watches bounds how many; \
+         \"none\": they are found by looking, a second late: raise fs.inotify.max_user_instances"),
     ("BPF", OPTIONAL, Bpf,
         "the files of containers are read to learn which of them ran: Linux 5.12 with BTF, and a build with BPF, are told by the scheduler"),
     ("FUSE resend", OPTIONAL, KernelFeature(6, 9),
@@ -189,7 +190,8 @@ impl Host {
                 (!mode.is_empty(), Some(mode.to_owned()))
             }
             Fanotify => {
-                (self.sensor.as_ref().is_some_and(|sensor| sensor.notifications() == "fanotify"), None)
+                let told = self.sensor.as_ref().map_or("none", Sensor::notifications);
+                (told == "fanotify", (told != "fanotify").then(|| told.to_owned()))
             }
             Bpf => (self.sensor.as_ref().is_some_and(|sensor| sensor.tier().name() == "bpf"), None),
             KernelMessages => (KernelLog::open().is_some(), None),
