@@ -41,7 +41,7 @@ PYTEST := $(PYTHON) -m pytest -p no:cacheprovider -rs $(PYTEST_ARGS)
 # The steps of a target run one after another: a figure taken while the next thing compiles is no figure.
 .NOTPARALLEL:
 .PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test kernels-test soak engines-test engines-bench kube-test runtimes-test java-stress \
-  audit bench lab score fuzz api-fuzz vm-test-arm64 \
+  audit bench lab score fuzz api-fuzz vm-test-arm64 systemd-test \
   install install-only deb rpm tarball image release package-test prometheus-test sanitize deny clean
 
 help: ## this list
@@ -107,6 +107,10 @@ live: setup-test build java ## tests with real containers on this machine; root
 vm-test: build ## part of it on cgroup v2, Linux 6.12 and 6.1, with 1 to 16 CPUs; root
 	@tools/setup vm
 	tests/vm/run
+
+systemd-test: build ## systemd-nspawn and rootless Podman, in a guest whose first process is systemd; root
+	@tools/setup systemd
+	tests/vm/systemd $(PYTEST_ARGS)
 
 kernels-test: build ## what works on which of Debian's kernels, 5.10 to 7.3: the table of docs/guide/kernels.md (16 min a kernel at most); root
 	@tools/setup test vm

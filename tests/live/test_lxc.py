@@ -9,8 +9,8 @@ import pytest
 
 from kit import cgroup
 from kit.container import cpu_list, meminfo
-from kit.docker import busybox
 from kit.memory import host_memory
+from kit.tree import busybox_root
 from kit.wait import PATIENCE, eventually
 
 MIB = 1 << 20
@@ -36,13 +36,7 @@ class Lxc:
 
     def __init__(self, home):
         self.home, root = home, home / "root"
-        for name in ("bin", "sbin", "proc", "sys", "dev", "etc", "tmp", "run"):
-            (root / name).mkdir(parents=True)
-        shutil.copy(busybox(), root / "bin/busybox")
-        for name in ("sh", "cat", "sleep"):
-            (root / "bin" / name).symlink_to("busybox")
-        (root / "sbin/init").symlink_to("../bin/busybox")
-        (root / "etc/inittab").write_text("::respawn:/bin/sleep 1000\n")
+        busybox_root(root)
         (home / "config").write_text(CONFIG.format(root=root) + LIMITS[cgroup.V2])
         (home / "path").mkdir()
 

@@ -5,7 +5,7 @@
 
 use crate::cgroup::layout::LayoutError;
 use crate::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
-use crate::discover::{ContainerDiscovery, ContainerSources};
+use crate::discover::{ContainerDiscovery, ContainerSources, is_called_as_container};
 use crate::process;
 use crate::root::{ReadError, Root};
 use crate::warnings::Warnings;
@@ -107,6 +107,27 @@ impl ContainerSelector {
             }
         }
         Ok(subjects)
+    }
+
+    /// Cgroups that are called as an engine calls its containers and are none, because a user made them: those of rootless engines, as
+    /// far as no pattern names them. What is in a container or in one of these is left out.
+    pub fn of_users(&mut self) -> Vec<PathBuf> {
+        let mut users = Vec::new();
+        let mut outermost: Option<PathBuf> = None;
+        for WalkedCgroup { path, container, .. } in self.walk() {
+            if outermost.as_ref().is_some_and(|outer| path.starts_with(outer)) {
+                continue;
+            }
+            let is_users =
+                container.is_none() && is_called_as_container(&path) && !self.layout.is_made_by_root(&path);
+            if is_users {
+                users.push(path.clone());
+            }
+            if is_users || container.is_some() {
+                outermost = Some(path);
+            }
+        }
+        users
     }
 
     /// The processes in a cgroup and below it, ascending; none where it is gone.

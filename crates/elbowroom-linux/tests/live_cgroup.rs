@@ -546,6 +546,23 @@ fn what_is_gone_is_watched_no_longer() {
 }
 
 #[test]
+fn a_cgroup_that_is_noted_as_a_container_later_is_one_when_another_is_made_in_it() {
+    let Some(mut rig) = Rig::new() else { return };
+    let state = std::env::temp_dir().join(&rig.name);
+    let mut told = Told::open(&SensorConfig { containerd_state: Some(state.clone()), ..notified_only(true) });
+    let path = rig.path("web");
+    rig.mkdir("web");
+    told.until("the cgroup", |t| t.group(&path).is_some());
+    assert!(told.group(&path).unwrap().container.is_none());
+    let task = state.join("io.containerd.runtime.v2.task").join(&path);
+    std::fs::create_dir_all(&task).unwrap();
+    std::fs::write(task.join("config.json"), "{}").unwrap();
+    rig.mkdir("web/payload");
+    told.until("the container", |t| t.group(&path).is_some_and(|group| group.container.is_some()));
+    std::fs::remove_dir_all(state).unwrap();
+}
+
+#[test]
 fn what_a_user_made_is_no_container() {
     let Some(mut rig) = Rig::new() else { return };
     let id = |digit: &str| digit.repeat(64);
@@ -573,8 +590,13 @@ fn what_a_user_made_is_no_container() {
         assert_eq!((is(&users[0]), is(&below_it), is(&roots)), (users_is, false, true));
         // Nor is it one for commands that look for themselves.
         let sources = ContainerSources { patterns: config.container_patterns, ..ContainerSources::default() };
-        let walked = ContainerSelector::open(&sources).unwrap().select(&[]).unwrap();
+        let mut selector = ContainerSelector::open(&sources).unwrap();
+        let walked = selector.select(&[]).unwrap();
         let is = |below: &str| walked.iter().any(|found| found.cgroup == format!("/{}", rig.path(below)));
         assert_eq!((is(&users[0]), is(&below_it), is(&roots)), (users_is, false, true));
+        // They can tell that there is one which does not count.
+        let left_out = selector.of_users();
+        let is = |below: &str| left_out.iter().any(|path| path == Path::new(&rig.path(below)));
+        assert_eq!((is(&users[0]), is(&below_it), is(&roots)), (!users_is, true, false));
     }
 }

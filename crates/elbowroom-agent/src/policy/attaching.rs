@@ -20,16 +20,14 @@ use std::sync::mpsc;
 const NOTICE_TIMEOUT: Micros = Micros::millis(200);
 /// A runtime has left the host's root file system this long after its container's first process started.
 const PIVOT_ROOT_GRACE: Micros = Micros::secs(2);
+/// A container has all of its file systems this long after its first process started.
+const SETUP_GRACE: Micros = Micros::secs(10);
 
 impl PolicyLoop {
     /// Hands the mounter what is due.
     pub(super) fn attach_due(&mut self, now: Micros) {
-        let due: Vec<CgroupId> = self
-            .containers
-            .iter()
-            .filter(|(_, r)| matches!(r.attach, AttachState::Waiting { retry_at, .. } if retry_at <= now))
-            .map(|(id, _)| *id)
-            .collect();
+        let due: Vec<CgroupId> =
+            self.containers.iter().filter(|(_, r)| r.attach.is_due(now)).map(|(id, _)| *id).collect();
         for id in due {
             self.attach(id, now, None);
         }
@@ -89,11 +87,7 @@ impl PolicyLoop {
             resident.found_process = Some((pid, started));
             apply_start_time(&mut resident.facts, started);
         }
-        let delay = match resident.attach {
-            AttachState::Waiting { delay, .. } => delay,
-            _ => Micros::millis(5),
-        };
-        resident.attach = AttachState::InFlight { delay };
+        resident.attach = resident.attach.in_flight();
         // A process on the host's root is in `elbowroom run`, or it is a service's, or a runtime's that is still on its way
         // into a container: that one does not take long.
         let settled = started.is_some_and(|at| timer::now_boot().saturating_sub(at) >= PIVOT_ROOT_GRACE);
@@ -203,6 +197,9 @@ impl PolicyLoop {
             let path = path.map(|resident| resident.path.clone()).unwrap_or_default();
             self.quotas.note(tenant, QuotaTopic::Mounts, &path, timer::now());
         }
+        // systemd-nspawn alone mounts procfs, sysfs and cgroups in a container after it has changed its root (nspawn.c, inner_child).
+        let container = self.views.group(id).and_then(|group| group.container.as_ref());
+        let mounts_late = container.is_some_and(|container| container.engine == ContainerEngine::Nspawn);
         let Some(resident) = self.containers.get_mut(&id) else { return };
         let (name, is_nested) = (&resident.path, resident.is_nested);
         match &outcome {
@@ -233,6 +230,11 @@ impl PolicyLoop {
             && resident.attach == AttachState::Disabled(DETACH_FAILED);
         resident.is_unread &= matches!(outcome, MountOutcome::NotReady(_) | MountOutcome::Refused(_));
         resident.attach = resident.attach.after_job(outcome, timer::now());
+        // Again when it is twice as old.
+        let age = resident.found_process.map(|(_, started)| timer::now_boot().saturating_sub(started));
+        if let Some(age) = age.filter(|age| mounts_late && *age < SETUP_GRACE) {
+            resident.attach.look_again(timer::now(), age);
+        }
         if resident.attach == AttachState::Disabled(DETACHED) {
             resident.retire_page();
         }

@@ -220,7 +220,7 @@ impl PolicyLoop {
         let (resident, group, view) = (self.containers.get(&id)?, self.views.group(id)?, self.views.get(id)?);
         let container = group.container.as_ref()?;
         let (attached, attach_note, missing) = match &resident.attach {
-            AttachState::Done { missing } => (true, None, missing.clone()),
+            AttachState::Done { missing, .. } => (true, None, missing.clone()),
             AttachState::Waiting { note, .. } => (false, Some(note.clone()), Vec::new()),
             AttachState::InFlight { .. } => (false, Some("being attached".into()), Vec::new()),
             AttachState::Disabled(why) => (*why == DETACH_FAILED, Some((*why).into()), Vec::new()),

@@ -32,8 +32,8 @@ pub(super) enum AttachState {
     Waiting { retry_at: Micros, delay: Micros, note: String },
     /// A job is with the mounter.
     InFlight { delay: Micros },
-    /// It is; these surfaces have no file to go over.
-    Done { missing: Vec<String> },
+    /// It is; these surfaces have no file to go over, and may have one at `look_at`.
+    Done { missing: Vec<String>, look_at: Option<Micros> },
     /// Nobody wants it to be.
     Disabled(&'static str),
 }
@@ -59,6 +59,37 @@ impl AttachState {
         Self::Waiting { retry_at: now.saturating_add(delay), delay: next, note }
     }
 
+    /// Whether there is something to mount.
+    pub(super) fn is_due(&self, now: Micros) -> bool {
+        match self {
+            Self::Waiting { retry_at, .. } => *retry_at <= now,
+            Self::Done { look_at, .. } => look_at.is_some_and(|at| at <= now),
+            Self::InFlight { .. } | Self::Disabled(_) => false,
+        }
+    }
+
+    /// With a job at the mounter; one that looks for files which were missing takes nothing away meanwhile.
+    pub(super) fn in_flight(&self) -> Self {
+        match self {
+            Self::Waiting { delay, .. } => Self::InFlight { delay: *delay },
+            Self::Done { missing, look_at: Some(_) } => {
+                Self::Done { missing: missing.clone(), look_at: None }
+            }
+            Self::Done { look_at: None, .. } | Self::InFlight { .. } | Self::Disabled(_) => {
+                Self::InFlight { delay: RETRY_MIN }
+            }
+        }
+    }
+
+    /// Where files are missing, they are to be looked for again after that pause.
+    pub(super) fn look_again(&mut self, now: Micros, pause: Micros) {
+        if let Self::Done { missing, look_at } = self
+            && !missing.is_empty()
+        {
+            *look_at = Some(now.saturating_add(pause.max(RETRY_MIN)));
+        }
+    }
+
     /// Whoever asked for the view mounts it; a look afterwards finds it mounted, or does it. Who asks for a view that is there, as
     /// the keeper does at each `exec`, changes nothing, nor for one that was taken out.
     pub(super) fn mounted_by_caller(&self, look_at: Micros) -> Self {
@@ -72,7 +103,7 @@ impl AttachState {
     /// nor does a detach after a mount was.
     pub(super) fn after_job(&self, outcome: MountOutcome, now: Micros) -> Self {
         match (outcome, matches!(self, Self::Disabled(_))) {
-            (MountOutcome::Attached { missing, .. }, false) => Self::Done { missing },
+            (MountOutcome::Attached { missing, .. }, false) => Self::Done { missing, look_at: None },
             (MountOutcome::NotReady(why), false) => self.retry(now, why.to_owned()),
             (MountOutcome::Slow, false) => self.retry(now, SLOW.to_owned()),
             (MountOutcome::Slow, true) => self.clone(),
@@ -238,16 +269,35 @@ mod tests {
         }
         assert_eq!(in_flight.after_job(MountOutcome::Stuck, now), in_flight);
         let done = in_flight.after_job(attached(), now);
-        assert_eq!(done, AttachState::Done { missing: Vec::new() });
+        assert_eq!(done, AttachState::Done { missing: Vec::new(), look_at: None });
         assert_eq!(done.after_job(MountOutcome::Detached, now), done);
         assert!(matches!(in_flight.after_job(MountOutcome::NotReady(""), now), AttachState::Waiting { .. }));
+    }
+
+    #[test]
+    fn files_that_come_later_are_looked_for_while_the_others_stay() {
+        let now = Micros::secs(1);
+        let attached = |missing: &[&str]| MountOutcome::Attached {
+            missing: missing.iter().map(ToString::to_string).collect(),
+            anew: true,
+        };
+        let in_flight = AttachState::InFlight { delay: RETRY_MIN };
+        let mut whole = in_flight.after_job(attached(&[]), now);
+        whole.look_again(now, Micros::millis(40));
+        assert!(!whole.is_due(Micros::secs(9)));
+        let mut part = in_flight.after_job(attached(&["memory.max"]), now);
+        part.look_again(now, Micros::millis(40));
+        assert!(!part.is_due(now) && part.is_due(now.saturating_add(Micros::millis(40))));
+        let looking = part.in_flight();
+        assert!(matches!(&looking, AttachState::Done { missing, look_at: None } if missing.len() == 1));
+        assert_eq!(looking.after_job(attached(&[]), now), in_flight.after_job(attached(&[]), now));
     }
 
     #[test]
     fn who_asks_again_changes_nothing() {
         let look_at = Micros::secs(2);
         for settled in [
-            AttachState::Done { missing: Vec::new() },
+            AttachState::Done { missing: Vec::new(), look_at: None },
             AttachState::Disabled(DETACHED),
             AttachState::Disabled(DETACH_FAILED),
         ] {

@@ -21,7 +21,7 @@
 //! engines' files; `record.rs` makes a container of what they say.
 //!
 //! Only what root made counts: a user to whom a cgroup was delegated could call his own as he likes. Containers of users
-//! (rootless engines) are those that the configuration names.
+//! (rootless engines) are those that the configuration names. The cgroup of a container's monitor is none, whatever pattern it fits.
 //!
 //! A cgroup inside a container (`…/libpod-<id>.scope/container`) is a part of that container, but one that an engine in it made
 //! (Docker in Docker, kind) is a container with a view of its own. Its name and labels are where no one but the outer container can
@@ -53,7 +53,7 @@ use docker::DockerFiles;
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::glob;
 use elbowroom_types::label::{ContainerLabels, LabelPolicy};
-use paths::{PathClaim, path_claim, pod_uid};
+use paths::{PathClaim, is_monitor, path_claim, pod_uid};
 use record::{EngineRecord, printable};
 use std::path::{Path, PathBuf};
 use storage::StorageFiles;
@@ -131,7 +131,7 @@ impl ContainerDiscovery {
         if self.only.as_deref().is_some_and(|only| only != path) {
             return Ok(None);
         }
-        if self.plain.iter().any(|pattern| glob::matches(pattern, path)) {
+        if self.plain.iter().any(|pattern| glob::matches(pattern, path)) && !is_monitor(path) {
             let container = ContainerIdentity {
                 id: path_id(path),
                 name: None,
@@ -217,6 +217,11 @@ impl ContainerDiscovery {
             ContainerEngine::Plain => Ok(None),
         }
     }
+}
+
+/// Whether a cgroup is called as an engine calls its containers, by whomever.
+pub fn is_called_as_container(path: &Path) -> bool {
+    matches!(path_claim(&path.to_string_lossy()), Some(PathClaim::Named(..)))
 }
 
 /// A container in a container, by its path alone: a file of the host about the id in it would be another container's. The path is its

@@ -62,6 +62,13 @@ fn prefixed(name: &str) -> Option<(ContainerEngine, &str)> {
     })
 }
 
+/// `libpod-conmon-ID.scope`: the monitor of a container, beside the container's own cgroup.
+pub(super) fn is_monitor(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let rest = PREFIXES.iter().find_map(|(prefix, _)| name.strip_prefix(prefix));
+    rest.is_some_and(|rest| rest.starts_with("-conmon-"))
+}
+
 /// `kubepods-besteffort-podUID.slice:cri-containerd:ID`: what a runtime without systemd makes of a path for systemd, as a name.
 fn literal_slice(name: &str) -> Option<(ContainerEngine, &str)> {
     let (slice, rest) = name.split_once(':')?;

@@ -198,6 +198,25 @@ fn rare_places_of_state_files_are_known() {
 }
 
 #[test]
+fn a_pattern_for_a_rootless_engine_takes_no_monitor_for_a_container() {
+    let host = Fixture::new("").unwrap();
+    let root = Root::at(host.path()).unwrap();
+    let patterns = ["/user.slice/**/libpod-*".to_owned()];
+    let mut discover = ContainerDiscovery::new(&root, &patterns, None, LabelPolicy::All);
+    for (unit, is_one) in
+        [(format!("libpod-{HEX}.scope"), true), (format!("libpod-conmon-{HEX}.scope"), false)]
+    {
+        let path = format!("user.slice/user-1000.slice/user@1000.service/user.slice/{unit}");
+        let found = discover.find(&root, &path, false).unwrap();
+        let expect = is_one.then(|| (ContainerEngine::Plain, format!("/{path}"), None));
+        assert_eq!(
+            found.map(|found| (found.container.engine, found.container.id, found.container.name)),
+            expect
+        );
+    }
+}
+
+#[test]
 fn a_registered_machine_is_a_container_if_machined_says_so() {
     let machine = |class: &str| {
         format!("-- run/systemd/machines/web-1 --\n# This is private data.\nNAME=web-1\nCLASS={class}\n")

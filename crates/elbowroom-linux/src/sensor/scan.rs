@@ -208,6 +208,11 @@ impl Sensor {
         if let Some(top) = top {
             self.note_quota(top, found.len() - known.len());
         }
+        if found.len() > known.len() {
+            // Who manages it may have noted what it is after making it and before making these: machined does.
+            self.find_container(slot);
+            self.find_tenant(slot);
+        }
         for (name, inodes) in found {
             match known.get(&name).copied() {
                 Some(child) => {

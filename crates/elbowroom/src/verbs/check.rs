@@ -9,6 +9,7 @@ use elbowroom_client::control::ControlClient;
 use elbowroom_client::output::{Format, OutputArgs, one_line, unexpected_response};
 use elbowroom_linux::bounded;
 use elbowroom_linux::cgroup::{CgroupController, CgroupLayout, HierarchyMode};
+use elbowroom_linux::containers::ContainerSelector;
 use elbowroom_linux::memory::KernelLog;
 use elbowroom_linux::root::Root;
 use elbowroom_linux::{Sensor, SensorConfig};
@@ -50,6 +51,7 @@ pub(crate) fn check(run_dir: &Path, output: OutputArgs) -> Result<(String, bool)
     let mut facts = prerequisites();
     facts.extend(disk::prerequisites());
     facts.extend(configuration());
+    facts.extend(rootless_engines(agent.as_ref().and_then(|agent| agent.config.as_deref())));
     let ready = facts.iter().all(|f| f.present || !f.required);
     let report = CheckOutput { ready, facts, agent, agent_note };
     let text = match output.format {
@@ -72,6 +74,19 @@ fn configuration() -> Option<Prerequisite> {
     let lost = if exposure.is_some() { "other users of this host can read its secrets" } else { "" };
     let value = exposure.clone().unwrap_or_else(|| "no secret is open to other users".to_owned());
     Some(Prerequisite { name: "configuration", present: exposure.is_none(), required: OPTIONAL, value, lost })
+}
+
+/// The containers of users that get no view, where there are any; `config`: the running agent's configuration file.
+fn rootless_engines(config: Option<&Path>) -> Option<Prerequisite> {
+    let sources = AgentConfig::load(config).ok()?.containers.sources();
+    let number = ContainerSelector::open(&sources).ok()?.of_users().len();
+    (number > 0).then(|| Prerequisite {
+        name: "rootless engines",
+        present: false,
+        required: OPTIONAL,
+        value: format!("{number} without a view"),
+        lost: "a cgroup that a user made counts if its path is in containers.cgroups: [\"/user.slice/**/libpod-*\"]",
+    })
 }
 
 /// What of this host the table looks at.
