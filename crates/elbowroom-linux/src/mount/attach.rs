@@ -5,7 +5,6 @@ use super::namespace::{FileId, NamespaceRoot, Unmounter, file_id};
 use super::plan::{BindMount, MountPlan, SkipReason, SkippedSurface, ViewDirectory, covered_filesystem};
 use super::{MountError, SOURCE, TRIGGER_FILES, uncovered};
 use crate::mountinfo::{MountEntry, MountTable, is_deleted};
-use rustix::fd::{AsFd, OwnedFd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
