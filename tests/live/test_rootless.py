@@ -34,8 +34,10 @@ class User:
         """A command, as a service of that systemd."""
         run = f"/run/user/{self.uid}"
         session = ["env", f"XDG_RUNTIME_DIR={run}", f"DBUS_SESSION_BUS_ADDRESS=unix:path={run}/bus"]
+        service = ["systemd-run", "--user", "--quiet", "--pipe", "--wait", "--collect"]
+        # As from a shell: with this variable Podman leaves its monitor in the service, which ends.
         done = subprocess.run(
-            ["runuser", "--user", USER, "--", *session, "systemd-run", "--user", "--quiet", "--pipe", "--wait", "--collect", *words],
+            ["runuser", "--user", USER, "--", *session, *service, "env", "--unset=INVOCATION_ID", *words],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120 * PATIENCE,
         )  # fmt: skip
         assert not check or done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
