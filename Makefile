@@ -122,7 +122,7 @@ soak: build ## 500 rounds of 20 containers that come and go, 200 kills while lim
 	ELBOWROOM_TEST_RECORDER_KILLS=100 $(PYTEST) -s tests/live/test_recorder.py -k kill
 	ELBOWROOM_TEST_ROUNDS=500 ELBOWROOM_TEST_CONTAINERS=20 $(PYTEST) tests/live/test_density.py
 
-engines-test: build ## containers on containerd 2, Docker of today and Podman, built once into .cache (10 min); root
+engines-test: build ## containers on containerd 2, Docker of today, CRI-O and Podman, built once into .cache (15 min); root
 	@tools/setup engines
 	$(PYTEST) tests/live/test_engines.py
 

@@ -4,6 +4,7 @@
 
 import os
 import re
+import shutil
 import signal
 import socket
 import statistics
@@ -15,8 +16,9 @@ import pytest
 
 from kit import docker as docker_kit
 from kit import engines, need
+from kit.cgroup import V2
 from kit.docker import Docker
-from kit.engines import HEAD, MEMORY, Containerd, CriWay, DockerWay, NewDocker, Podman, RuncWay, timed
+from kit.engines import HEAD, MEMORY, Containerd, Crio, CriWay, DockerWay, NewDocker, Podman, RuncWay, timed
 from kit.wait import PATIENCE, eventually
 
 CPUS = os.cpu_count()
@@ -81,6 +83,18 @@ def strict_containerd(containerd, home, image, cdi):
 
 
 @pytest.fixture(scope="module")
+def crio(home, image, cdi):
+    if missing := engines.why_not("built/crio", "built/pinns", "built/cri", "conmon", "podman", Crio.RUNTIME):
+        pytest.skip(f"needs {missing}")
+    if path := Crio.somebodys():
+        pytest.skip(f"needs a machine without {path}, which is somebody's")
+    (home / "c").mkdir()
+    engine = Crio(home / "c", image, cdi).start()
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture(scope="module")
 def old_docker(home, runtime):
     if missing := docker_kit.why_not():
         pytest.skip(f"needs {missing}")
@@ -107,18 +121,27 @@ def a_docker(docker):
 
 @pytest.fixture(scope="module")
 def podman(home, image):
-    """Makes Podmans on one directory: `podman("--hooks-dir", DIR)`."""
+    """Makes Podmans on one directory, by runc unless they are given another: `podman("--hooks-dir", DIR, runtime=CRUN)`."""
     if missing := engines.why_not("podman", "conmon", "runc"):
         pytest.skip(f"needs {missing}")
     made = []
 
-    def make(*options, run=()):
-        made.append(Podman(home / "p", None if made else image, *options, run=run))
+    def make(*options, **more):
+        made.append(Podman(home / "p", None if made else image, *options, **more))
         return made[-1]
 
     yield make
     for engine in made[:1]:
         engine.close()
+
+
+@pytest.fixture(scope="module")
+def crun():
+    if missing := engines.why_not("crun"):
+        pytest.skip(f"needs {missing}")
+    if not V2:
+        pytest.skip("needs cgroup v2, for crun refuses what is hybrid: tests/vm/run tests/live/test_engines.py -k crun")
+    return shutil.which("crun")
 
 
 WAYS = {
@@ -127,10 +150,15 @@ WAYS = {
     "docker (moby 2), CDI": lambda ask: DockerWay(ask("new_docker"), "--device", "elbowroom.dev/view=on"),
     "podman, hooks directory": lambda ask: ask("podman")("--hooks-dir", ask("hooks_dir")),
     "podman, CDI": lambda ask: ask("podman")(run=["--device", ask("cdi") and "elbowroom.dev/view=on"]),
-    "podman, wrapper": lambda ask: ask("podman")("--runtime", ask("runtime")),
+    "podman, wrapper": lambda ask: ask("podman")(runtime=ask("runtime")),
+    "podman on crun, hooks directory": lambda ask: ask("podman")("--hooks-dir", ask("hooks_dir"), runtime=ask("crun")),
     "containerd, NRI": lambda ask: CriWay(ask("containerd")),
     "containerd, NRI without hooks": lambda ask: CriWay(ask("strict_containerd")),
     "containerd, CDI": lambda ask: CriWay(ask("containerd"), cdi=["elbowroom.dev/view=on"]),
+    "cri-o, NRI": lambda ask: CriWay(ask("crio").with_hooks(None)),
+    "cri-o, NRI without hooks": lambda ask: CriWay(ask("crio").with_hooks(None)),
+    "cri-o, CDI": lambda ask: CriWay(ask("crio").with_hooks(None), cdi=["elbowroom.dev/view=on"]),
+    "cri-o, hooks directory": lambda ask: CriWay(ask("crio").with_hooks(ask("hooks_dir"))),
 }
 
 
@@ -149,7 +177,7 @@ def way(request):
 
 
 @pytest.fixture
-def agent_of(new_agent, request):
+def agent_of(new_agent):
     """An agent for a way, not started. By default it mounts nothing by itself, so that what is seen came by the hook; but for NRI,
     whose plans are for the containers that it would mount views into."""
 
@@ -157,11 +185,12 @@ def agent_of(new_agent, request):
         if containers is None:
             containers = f"attach = {'true' if 'NRI' in way.name else 'false'}"
         config, state = "", ""
-        if way.name.startswith("containerd"):
-            engine = way.containerd
-            sockets = f'"{engine.nri}"' if "NRI" in way.name else ""
+        if isinstance(way, CriWay):
+            sockets = f'"{way.engine.nri}"' if "NRI" in way.name else ""
             hooks = "false" if "without hooks" in way.name else "true"
-            config, state = f"[nri]\nsockets = [{sockets}]\nhooks = {hooks}\n", f'containerd_state = "{engine.state}"\n'
+            config = f"[nri]\nsockets = [{sockets}]\nhooks = {hooks}\n"
+            if isinstance(way.engine, Containerd):
+                state = f'containerd_state = "{way.engine.state}"\n'
         agent = new_agent(config, containers=f"{state}{containers}\n")
         if isinstance(way, DockerWay):
             agent.config = re.sub("docker_root = .*", f'docker_root = "{way.docker.home}/data"', agent.config)
@@ -208,8 +237,8 @@ def test_programs_start_in_the_view(agent_of, way, sees_go, sees_java):
 
 @pytest.fixture
 def alone(way, run_dir):
-    """Nobody can hide a Podman's containers from another agent, which mounts views of its own into them."""
-    if isinstance(way, Podman) and engines.other_agents(run_dir):
+    """Nobody can hide a Podman's or CRI-O's containers from another agent, which mounts views of its own into them."""
+    if (isinstance(way, Podman) or "cri-o" in way.name) and engines.other_agents(run_dir):
         pytest.skip("needs a machine without another agent, whose views would be taken for ours")
 
 
@@ -285,7 +314,7 @@ def test_an_agent_that_dies_while_a_container_is_made_keeps_it_from_nothing(agen
 
 
 def test_the_wrapper_puts_limits_into_the_environment_on_request(podman, runtime, agent_of):
-    engine = podman("--runtime", runtime)
+    engine = podman(runtime=runtime)
     engine.name = "podman, wrapper"
     asks = ["--annotation", "elbowroom.dev/env=on", "--env", "GOMAXPROCS=7"]
     assert "OMP_NUM_THREADS" not in engine.once("/busybox", "env", options=asks), "an agent has a word in it"
@@ -295,13 +324,19 @@ def test_the_wrapper_puts_limits_into_the_environment_on_request(podman, runtime
     assert "OMP_NUM_THREADS=1" in out and "GOMAXPROCS=7" in out and f"GOMEMLIMIT={MEMORY * 90 // 100}" in out
 
 
+@pytest.fixture(params=["containerd", "crio"])
+def cri(request):
+    engine = request.getfixturevalue(request.param)
+    return engine.with_hooks(None) if request.param == "crio" else engine
+
+
 @pytest.fixture
-def nri(containerd, agent_of):
-    """containerd with an agent at its NRI: `nri("env = true")`."""
+def nri(cri, agent_of):
+    """A runtime with an agent at its NRI: `nri("env = true")`."""
 
     def make(containers="attach = true"):
-        way = CriWay(containerd)
-        way.name = "containerd, NRI"
+        way = CriWay(cri)
+        way.name = "NRI"
         way.agent = ready(agent_of(way, containers), way)
         return way
 
@@ -314,16 +349,49 @@ def test_annotations_of_pods_and_containers_count_as_labels_do(nri):
     assert SEEN not in way.once(*HEAD, pod_annotations=off)
     assert SEEN not in way.once(*HEAD, annotations=off)
     assert SEEN in way.once(*HEAD, pod_annotations=off, annotations=on)
+    one = {"elbowroom.dev/views.web": "off"}
+    assert SEEN not in way.once(*HEAD, name="web", pod_annotations=one)
+    assert SEEN in way.once(*HEAD, name="side", pod_annotations=one)
     # What only the pod says is the container's, for everything that looks for its labels later.
-    pod = way.containerd.pod({"elbowroom.dev/probe": "objective=300", "elbowroom.dev/colour": "blue"})
-    container, _ = way.containerd.create(pod, "/busybox", "sleep", "1000")
-    way.containerd.cri("StartContainer", container_id=container)
+    pod = way.engine.pod({"elbowroom.dev/probe": "objective=300", "elbowroom.dev/colour": "blue"})
+    container = way.engine.run(pod, "/busybox", "sleep", "1000")
     row = eventually(lambda: next((row for row in way.agent.list() if row["id"] == container), None))
-    assert row["labels"]["probe"] == "objective=300" and row["engine"] == "containerd"
+    assert row["labels"]["probe"] == "objective=300" and row["engine"] == way.engine.ENGINE
     assert "elbowroom.dev/colour" in row["labels"]["ignored"][0]
     eventually(lambda: way.agent.json("show", container)["attached"])
     assert way.agent.json("show", container)["late_usec"] is None
-    way.containerd.remove(pod)
+    way.engine.remove(pod)
+
+
+def test_annotations_count_without_a_plugin_where_the_runtime_hands_them_on(crio, hooks_dir, agent_of):
+    way = CriWay(crio.with_hooks(hooks_dir))
+    way.name = "cri-o, hooks directory"
+    ready(agent_of(way, "attach = true"), way)
+    off = {"elbowroom.dev/views": "off"}
+    assert SEEN in way.once(*HEAD)
+    assert SEEN not in way.once(*HEAD, pod_annotations=off)
+    assert SEEN not in way.once(*HEAD, annotations=off)
+    one = {"elbowroom.dev/views.web": "off"}
+    assert SEEN not in way.once(*HEAD, name="web", pod_annotations=one)
+    assert SEEN in way.once(*HEAD, name="side", pod_annotations=one)
+
+
+def test_a_running_container_is_given_its_view_and_nothing_stays_of_it(cri, agent_of):
+    way = CriWay(cri)
+    way.name = "no hook"
+    pod = cri.pod()
+    container = cri.run(pod, "/busybox", "sleep", "1000", name="web")
+    try:
+        agent = agent_of(way, "attach = true").start()
+        row = eventually(lambda: next((row for row in agent.list() if row["id"] == container and row["attached"]), None))
+        assert SEEN in cri.inside(container, *HEAD)
+        meta = cri.pods[pod]["metadata"]
+        assert (row["name"], row["engine"], row["pod"]) == ("web", cri.ENGINE, {key: meta[key] for key in ("uid", "name", "namespace")})
+        assert pod not in [row["id"] for row in agent.list()], "a pod is no container"
+    finally:
+        cri.remove(pod)
+    eventually(lambda: container not in [row["id"] for row in agent.list()])
+    eventually(lambda: not [path for path in engines.groups(f"{cri.PARENT}/*") if container in path.name and "conmon" not in path.name])
 
 
 def test_a_node_and_a_container_say_who_is_given_a_view(nri):
@@ -354,9 +422,8 @@ def test_labels_for_libraries_are_heeded_or_the_log_says_why_not(nri):
 def test_a_plugin_comes_back_to_a_runtime_and_an_agent_that_restarts(nri):
     way = nri()
     told = "containers get their views before they start"
-    ended, way.containerd.daemon = way.containerd.daemon, None
-    engines.ended(ended)
-    way.containerd.start()
+    way.engine.end()
+    way.engine.start()
     eventually(lambda: way.agent.log.read_text().count(told) == 2)
     assert SEEN in way.once(*HEAD)
     os.kill(way.agent.status()["pids"]["policy"], signal.SIGKILL)

@@ -4,6 +4,8 @@ that each of them can make in the same way.
 A `way` is an engine with one of its means to run our hook. `way.once(words)` makes a container with one CPU and 300 MiB whose main
 process is `words`, and gives what it printed."""
 
+import base64
+import contextlib
 import hashlib
 import io
 import json
@@ -19,6 +21,7 @@ from pathlib import Path
 from kit import docker as docker_kit
 from kit import programs
 from kit import runc as runc_kit
+from kit.cgroup import ROOT, V2
 from kit.process import descendants
 from kit.wait import PATIENCE, eventually
 
@@ -63,10 +66,20 @@ def image(directory):
 
 def remove_groups(parent):
     """Takes away the cgroups that an engine made above its containers'."""
-    for controller in Path("/sys/fs/cgroup").iterdir():
-        group = controller / parent[1:]
-        if group.is_dir():
+
+    def gone(group):
+        with contextlib.suppress(OSError):  # the monitor of a container is at its end
             group.rmdir()
+        return not group.exists()
+
+    for group in groups(parent):
+        eventually(lambda: gone(group))
+
+
+def groups(name):
+    """Cgroups by their path below a hierarchy's root, which may be a pattern."""
+    roots = [ROOT] if V2 else [path for path in ROOT.iterdir() if not path.is_symlink()]
+    return [path for root in roots for path in root.glob(name[1:]) if path.is_dir()]
 
 
 def other_agents(run_dir):
@@ -118,12 +131,12 @@ class DockerWay:
 class Podman:
     """Podman on directories of its own, with an image to load or with that of the last one there."""
 
-    def __init__(self, home, image, *options, run=()):
+    def __init__(self, home, image, *options, runtime="/usr/sbin/runc", run=()):
         self.options = [
-            "podman", "--root", home / "root", "--runroot", home / "run", "--tmpdir", home / "tmp", "--runtime", "/usr/sbin/runc",
+            "podman", "--root", home / "root", "--runroot", home / "run", "--tmpdir", home / "tmp", "--runtime", runtime,
             "--cgroup-manager", "cgroupfs", "--events-backend", "none", *options,
         ]  # fmt: skip
-        self.home, self.more, self.run = home, options, run
+        self.home, self.runtime, self.run = home, runtime, run
         if image:
             self.call("load", "--quiet", "--input", image)
 
@@ -133,8 +146,8 @@ class Podman:
         return done.stdout
 
     def plain(self):
-        more = ["--runtime", self.more[1].with_name("plain")] if "--runtime" in self.more else []
-        return Podman(self.home, None, *more)
+        ours = Path(self.runtime).with_name("plain")
+        return Podman(self.home, None, runtime=ours if ours.exists() else self.runtime)
 
     def start(self):
         return timed(lambda: self.once("/busybox", "true"))[0]
@@ -148,14 +161,126 @@ class Podman:
         self.call("rmi", "--all", "--force")
 
 
-class Containerd:
-    """A containerd of today on directories of its own, asked as a kubelet asks it."""
+class Cri:
+    """A container runtime on directories of its own, asked as a kubelet asks it. `ENGINE`: what an agent calls it."""
 
-    PARENT = "/elbowroom-test-cri"
+    def __init__(self, home, image):
+        self.home, self.image, self.socket, self.nri = home, image, home / "c.sock", home / "nri.sock"
+        self.daemon, self.pods = None, {}
+
+    def begin(self, *words, path=""):
+        """Starts the daemon, and waits until it answers."""
+        environment = {**os.environ, "PATH": path + os.environ["PATH"]}
+        with open(self.home / "log", "ab") as log:
+            self.daemon = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
+            )
+
+        def answers():
+            assert self.daemon.poll() is None, f"{words[0]} ended: {self.tail()}"
+            return self.cri("Status", check=False) is not None
+
+        eventually(answers, within=60, every=0.1)
+
+    def tail(self):
+        return "".join((self.home / "log").read_text(errors="replace").splitlines(keepends=True)[-15:])
+
+    def cri(self, method, check=True, **request):
+        """One call of the container runtime interface; its answer."""
+        words = [BUILT / "cri", self.socket, method]
+        done = subprocess.run(words, input=json.dumps(request), capture_output=True, text=True, timeout=120 * PATIENCE)
+        if done.returncode != 0:
+            assert not check, f"{method}: {done.stderr.strip()}"
+            return None
+        return json.loads(done.stdout or "{}")
+
+    def pod(self, annotations=()):
+        """A pod on the host's network, with no container yet."""
+        name, uid = f"elbowroom-test-{uuid.uuid4().hex[:8]}", str(uuid.uuid4())
+        config = {
+            "metadata": {"name": name, "uid": uid, "namespace": "default"},
+            "labels": {f"io.kubernetes.pod.{key}": value for key, value in (("name", name), ("namespace", "default"), ("uid", uid))},
+            "log_directory": str(self.home / "logs"),
+            "annotations": dict(annotations),
+            "linux": {
+                "cgroup_parent": self.PARENT,
+                "security_context": {"namespace_options": {"network": "NODE", "pid": "CONTAINER"}},
+            },
+        }
+        pod = self.cri("RunPodSandbox", config=config)["podSandboxId"]
+        self.pods[pod] = config
+        return pod
+
+    def create(self, pod, *words, name=None, annotations=(), cdi=()):
+        """A container in a pod, not started; its id and its log."""
+        name = name or uuid.uuid4().hex[:8]
+        config = {
+            "metadata": {"name": name},
+            "image": {"image": IMAGE, "user_specified_image": IMAGE},
+            "command": [str(word) for word in words],
+            "labels": {**self.pods[pod]["labels"], "io.kubernetes.container.name": name},
+            "annotations": dict(annotations),
+            "log_path": f"{name}.log",
+            "mounts": [{"container_path": path, "host_path": path, "readonly": True} for path in SHARED],
+            "CDI_devices": [{"name": device} for device in cdi],
+            "linux": {
+                "resources": {"cpu_quota": 100_000, "cpu_period": 100_000, "memory_limit_in_bytes": MEMORY},
+                "security_context": {"namespace_options": {"network": "NODE", "pid": "CONTAINER"}},
+            },
+        }
+        request = {"pod_sandbox_id": pod, "config": config, "sandbox_config": self.pods[pod]}
+        return self.cri("CreateContainer", **request)["containerId"], self.home / "logs" / f"{name}.log"
+
+    def run(self, pod, *words, **options):
+        """Starts a container in a pod; its id."""
+        container, _ = self.create(pod, *words, **options)
+        self.cri("StartContainer", container_id=container)
+        return container
+
+    def inside(self, container, *words):
+        """What a program prints in a container."""
+        answer = self.cri("ExecSync", container_id=container, cmd=[str(word) for word in words], timeout=30 * PATIENCE)
+        return base64.b64decode(answer.get("stdout", "")).decode()
+
+    def output(self, container, log):
+        """Starts a container, waits for its end and gives what it printed."""
+        self.cri("StartContainer", container_id=container)
+        eventually(lambda: self.cri("ContainerStatus", container_id=container)["status"]["state"] == "CONTAINER_EXITED", within=60)
+        lines = [line.split(" ", 3) for line in log.read_text().splitlines()]
+        return "".join(text + ("\n" if kind == "F" else "") for _, _, kind, text in lines)
+
+    def remove(self, pod):
+        del self.pods[pod]
+        # CRI-O gives them as long as the whole call may take.
+        for container in self.cri("ListContainers", filter={"pod_sandbox_id": pod}).get("containers", []):
+            self.cri("StopContainer", container_id=container["id"], timeout=0)
+        self.cri("StopPodSandbox", pod_sandbox_id=pod)
+        # A container whose end is not noted yet counts as running.
+        eventually(lambda: self.cri("RemovePodSandbox", check=False, pod_sandbox_id=pod) is not None, every=0.2)
+
+    def clear(self):
+        for pod in list(self.pods):
+            self.remove(pod)
+
+    def end(self):
+        """Ends the daemon alone."""
+        daemon, self.daemon = self.daemon, None
+        ended(daemon)
+
+    def stop(self):
+        self.clear()
+        self.end()
+        remove_groups(self.PARENT)
+
+
+class Containerd(Cri):
+    """A containerd of today."""
+
+    ENGINE, PARENT = "containerd", "/elbowroom-test-cri"
 
     def __init__(self, home, image, cdi, nri=""):
-        self.home, self.socket, self.nri, self.state = home, home / "c.sock", home / "nri.sock", home / "state"
-        self.daemon, self.pods = None, {}
+        super().__init__(home, image)
+        self.state = home / "state"
         (home / "config.toml").write_text(f"""
             version = 3
             root = "{home}/root"
@@ -181,118 +306,127 @@ class Containerd:
             plugin_config_path = "{home}/none"
             {nri}
             """)
-        self.image = image
 
     def start(self):
-        environment = {**os.environ, "PATH": f"{BUILT}:{os.environ['PATH']}"}
-        words = [BUILT / "containerd", "--config", self.home / "config.toml", "--log-level", "info"]
-        with open(self.home / "log", "ab") as log:
-            self.daemon = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
-            )
-
-        def answers():
-            assert self.daemon.poll() is None, f"containerd ended: {self.tail()}"
-            return self.cri("Status", check=False) is not None
-
-        eventually(answers, within=60, every=0.1)
+        self.begin(BUILT / "containerd", "--config", self.home / "config.toml", "--log-level", "info", path=f"{BUILT}:")
         ctr = [BUILT / "ctr", "--address", self.socket, "--namespace", "k8s.io"]
         done = subprocess.run([*ctr, "images", "import", self.image], capture_output=True, text=True, timeout=60 * PATIENCE)
         assert done.returncode == 0, done.stderr
         return self
 
-    def tail(self):
-        return "".join((self.home / "log").read_text(errors="replace").splitlines(keepends=True)[-15:])
 
-    def cri(self, method, check=True, **request):
-        """One call of the container runtime interface; its answer."""
-        words = [BUILT / "cri", self.socket, method]
-        done = subprocess.run(words, input=json.dumps(request), capture_output=True, text=True, timeout=120 * PATIENCE)
-        if done.returncode != 0:
-            assert not check, f"{method}: {done.stderr.strip()}"
-            return None
-        return json.loads(done.stdout or "{}")
+class Crio(Cri):
+    """A CRI-O of today with conmon and runc of Debian; crun, which it takes first, where that runs. Its configuration is where that of a
+    package would be, for an agent learns there where containers are kept. Podman brings the image: both use containers/storage."""
 
-    def pod(self, annotations=()):
-        """A pod on the host's network, with no container yet."""
-        name = f"elbowroom-test-{uuid.uuid4().hex[:8]}"
-        config = {
-            "metadata": {"name": name, "uid": str(uuid.uuid4()), "namespace": "default"},
-            "log_directory": str(self.home / "logs"),
-            "annotations": dict(annotations),
-            "linux": {"cgroup_parent": self.PARENT, "security_context": {"namespace_options": {"network": "NODE"}}},
-        }
-        pod = self.cri("RunPodSandbox", config=config)["podSandboxId"]
-        self.pods[pod] = config
-        return pod
+    ENGINE, PARENT = "crio", "/elbowroom-test-crio"
+    CONFIG = Path("/etc/crio/crio.conf.d/elbowroom-test.conf")
+    RUNTIME = "crun" if V2 else "runc"
 
-    def create(self, pod, *words, annotations=(), cdi=()):
-        """A container in a pod, not started; its id."""
-        name = uuid.uuid4().hex[:8]
-        config = {
-            "metadata": {"name": name},
-            "image": {"image": IMAGE},
-            "command": [str(word) for word in words],
-            "annotations": dict(annotations),
-            "log_path": f"{name}.log",
-            "mounts": [{"container_path": path, "host_path": path, "readonly": True} for path in SHARED],
-            "CDI_devices": [{"name": device} for device in cdi],
-            "linux": {"resources": {"cpu_quota": 100_000, "cpu_period": 100_000, "memory_limit_in_bytes": MEMORY}},
-        }
-        request = {"pod_sandbox_id": pod, "config": config, "sandbox_config": self.pods[pod]}
-        return self.cri("CreateContainer", **request)["containerId"], self.home / "logs" / f"{name}.log"
+    def __init__(self, home, image, cdi):
+        super().__init__(home, image)
+        self.cdi, self.hooks = cdi, None
+        self.made = [directory for directory in (self.CONFIG.parent, self.CONFIG.parent.parent) if not directory.exists()]
+        self.CONFIG.parent.mkdir(parents=True, exist_ok=True)
+        (home / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+        Podman(home, image)
 
-    def output(self, container, log):
-        """Starts a container, waits for its end and gives what it printed."""
-        self.cri("StartContainer", container_id=container)
-        eventually(lambda: self.cri("ContainerStatus", container_id=container)["status"]["state"] == "CONTAINER_EXITED", within=60)
-        lines = [line.split(" ", 3) for line in log.read_text().splitlines()]
-        return "".join(text + ("\n" if kind == "F" else "") for _, _, kind, text in lines)
+    @classmethod
+    def somebodys(cls):
+        """Another CRI-O's configuration, or None. A run that was killed may have left ours."""
+        there = [path for path in cls.CONFIG.parent.parent.glob("**/*") if path.is_file() and path != cls.CONFIG]
+        return there[0] if there else None
 
-    def remove(self, pod):
-        del self.pods[pod]
-        self.cri("StopPodSandbox", pod_sandbox_id=pod)
-        # A container whose end is not noted yet counts as running.
-        eventually(lambda: self.cri("RemovePodSandbox", check=False, pod_sandbox_id=pod) is not None, every=0.2)
+    def start(self):
+        self.CONFIG.write_text(f"""
+            [crio]
+            root = "{self.home}/root"
+            runroot = "{self.home}/run"
+            storage_driver = "overlay"
+            log_dir = "{self.home}/logs"
+            version_file = "{self.home}/version"
+            clean_shutdown_file = ""
+            internal_wipe = false
+            internal_repair = false
+            [crio.api]
+            listen = "{self.socket}"
+            [crio.runtime]
+            default_runtime = "{self.RUNTIME}"
+            cgroup_manager = "cgroupfs"
+            pinns_path = "{BUILT}/pinns"
+            namespaces_dir = "{self.home}/ns"
+            container_exits_dir = "{self.home}/exits"
+            container_attach_socket_dir = "{self.home}/attach"
+            hooks_dir = ["{self.hooks or self.home / "none"}"]
+            cdi_spec_dirs = ["{self.cdi}"]
+            enable_criu_support = false
+            disable_hostport_mapping = true
+            irqbalance_config_restore_file = "disable"
+            [crio.runtime.runtimes.{self.RUNTIME}]
+            runtime_path = "{shutil.which(self.RUNTIME)}"
+            runtime_root = "{self.home}/{self.RUNTIME}"
+            monitor_path = "{shutil.which("conmon")}"
+            monitor_cgroup = "pod"
+            monitor_env = ["PATH={os.environ["PATH"]}"]
+            [crio.image]
+            pause_image = "{IMAGE}"
+            signature_policy = "{self.home}/policy.json"
+            signature_policy_dir = "{self.home}/policies"
+            [crio.network]
+            network_dir = "{self.home}/cni"
+            plugin_dirs = ["{self.home}/cni"]
+            [crio.nri]
+            enable_nri = true
+            nri_listen = "{self.nri}"
+            nri_plugin_dir = "{self.home}/none"
+            nri_plugin_config_dir = "{self.home}/none"
+            """)
+        self.begin(BUILT / "crio")
+        return self
 
-    def clear(self):
-        for pod in list(self.pods):
-            self.remove(pod)
+    def with_hooks(self, directory):
+        """The same engine, started anew where it reads another directory of OCI hooks."""
+        if self.hooks != directory:
+            self.end()
+            self.hooks = directory
+            self.start()
+        return self
 
     def stop(self):
         self.clear()
-        ended(self.daemon)
+        self.end()
+        # The monitor of a container is in a cgroup of its own, which CRI-O leaves to the kubelet.
+        remove_groups(f"{self.PARENT}/*")
         remove_groups(self.PARENT)
+        self.CONFIG.unlink()
+        for directory in self.made:
+            directory.rmdir()
 
 
 class CriWay:
     """A container in a pod of its own."""
 
-    def __init__(self, containerd, cdi=(), annotations=()):
-        self.containerd, self.cdi, self.annotations = containerd, cdi, annotations
+    def __init__(self, engine, cdi=(), annotations=()):
+        self.engine, self.cdi, self.annotations = engine, cdi, annotations
 
     def plain(self):
-        # The plugin is asked all the same: what that costs is measured by itself.
-        return CriWay(self.containerd, annotations={"elbowroom.dev/views": "off"})
+        # The plugin is asked all the same: what that costs is measured by itself. So is a hook of all containers.
+        return CriWay(self.engine, annotations={"elbowroom.dev/views": "off"})
 
     def start(self):
-        pod = self.containerd.pod(self.annotations)
+        pod = self.engine.pod(self.annotations)
         try:
 
-            def create_and_start():
-                container, _ = self.containerd.create(pod, "/busybox", "true", cdi=self.cdi)
-                self.containerd.cri("StartContainer", container_id=container)
-
-            return timed(create_and_start)[0]
+            return timed(lambda: self.engine.run(pod, "/busybox", "true", cdi=self.cdi))[0]
         finally:
-            self.containerd.remove(pod)
+            self.engine.remove(pod)
 
-    def once(self, *words, pod_annotations=(), annotations=()):
-        pod = self.containerd.pod(pod_annotations)
+    def once(self, *words, pod_annotations=(), annotations=(), name=None):
+        pod = self.engine.pod(pod_annotations)
         try:
-            return self.containerd.output(*self.containerd.create(pod, *words, annotations=annotations, cdi=self.cdi))
+            return self.engine.output(*self.engine.create(pod, *words, name=name, annotations=annotations, cdi=self.cdi))
         finally:
-            self.containerd.remove(pod)
+            self.engine.remove(pod)
 
 
 class RuncWay:

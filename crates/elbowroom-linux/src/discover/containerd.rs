@@ -1,6 +1,6 @@
 //! containerd's own files: the bundles of what runs, by namespace.
 
-use super::record::{EngineRecord, OciBundleConfig, parse_labels};
+use super::record::{EngineRecord, OciBundleConfig, parse_labels, parse_pod_labels};
 use super::state_file::read_json_stamped;
 use crate::root::{ReadError, Root};
 use elbowroom_types::label::LabelPolicy;
@@ -41,13 +41,20 @@ impl ContainerdFiles {
             let file = state.join(CONTAINERD_TASKS).join(namespace).join(id).join("config.json");
             let Some((bundle, stamp)) = read_json_stamped::<OciBundleConfig>(root, &file)? else { continue };
             let note = |key: &str| bundle.annotations.get(key).cloned();
+            let (name, pod) =
+                (note("io.kubernetes.cri.container-name"), note("io.kubernetes.cri.sandbox-name"));
+            // As `pod_annotations` of its configuration has it.
+            let labels = match pod {
+                Some(_) => parse_pod_labels(&bundle.annotations, name.as_deref(), policy),
+                None => parse_labels(&bundle.annotations, policy),
+            };
             return Ok(Some(EngineRecord {
-                name: note("io.kubernetes.cri.container-name").or_else(|| note("nerdctl/name")),
-                pod: note("io.kubernetes.cri.sandbox-name"),
+                name: name.or_else(|| note("nerdctl/name")),
+                pod,
                 namespace: note("io.kubernetes.cri.sandbox-namespace"),
                 uid: note("io.kubernetes.cri.sandbox-uid"),
                 sandbox: note("io.kubernetes.cri.container-type").as_deref() == Some("sandbox"),
-                labels: parse_labels(&bundle.annotations, policy),
+                labels,
                 state: Some((file, stamp)),
             }));
         }

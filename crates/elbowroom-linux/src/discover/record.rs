@@ -3,7 +3,7 @@
 use super::paths::is_id;
 use super::state_file::StateStamp;
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity, MAX_NAME_LEN, Pod};
-use elbowroom_types::label::{ContainerLabels, LabelPolicy};
+use elbowroom_types::label::{self, ContainerLabels, LabelPolicy};
 use elbowroom_types::visible::is_hidden;
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -60,6 +60,16 @@ impl EngineRecord {
 /// Labels as an engine keeps them, read by `policy`.
 pub(super) fn parse_labels(labels: &HashMap<String, String>, policy: LabelPolicy) -> ContainerLabels {
     ContainerLabels::parse(labels.iter().map(|(key, value)| (key.as_str(), value.as_str())), policy)
+}
+
+/// The same of the container `name` of a pod, whose annotations the engine has put among its own: what is for another is left out.
+pub(super) fn parse_pod_labels(
+    labels: &HashMap<String, String>,
+    name: Option<&str>,
+    policy: LabelPolicy,
+) -> ContainerLabels {
+    let labels = labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    ContainerLabels::parse(label::for_container(labels, name.unwrap_or_default(), |_| true), policy)
 }
 
 /// The part of an OCI bundle's `config.json` that names things.

@@ -1,6 +1,6 @@
 //! Files of containers/storage, which Podman and CRI-O keep their containers in: lists of names, and bundles, by storage driver.
 
-use super::record::{EngineRecord, OciBundleConfig, parse_labels};
+use super::record::{EngineRecord, OciBundleConfig, parse_labels, parse_pod_labels};
 use super::state_file::{StateStamp, read_json, read_json_stamped};
 use crate::root::{ReadError, Root};
 use elbowroom_types::label::LabelPolicy;
@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 const STORAGE_ROOTS: [&str; 2] = ["var/lib/containers/storage", "run/containers/storage"];
 /// Its configuration, an administrator's and a package's.
 const STORAGE_CONFIGS: [&str; 2] = ["etc/containers/storage.conf", "usr/share/containers/storage.conf"];
+/// CRI-O's own configuration, which goes before that, and the directory of files that go before it (crio.conf(5)).
+const CRIO_CONFIG: &str = "etc/crio/crio.conf";
+const CRIO_CONFIG_DIR: &str = "etc/crio/crio.conf.d";
 /// Its drivers: each has a directory of containers below a root.
 const STORAGE_DRIVERS: [&str; 4] = ["overlay", "vfs", "btrfs", "zfs"];
 /// The lists in it: the second is of containers that are removed when they end.
@@ -22,7 +25,7 @@ const STORAGE_LISTS: [&str; 2] = ["containers.json", "volatile-containers.json"]
 pub(super) struct StorageFiles {
     roots: Vec<PathBuf>,
     /// Of the configurations that `roots` are from.
-    read: [Option<StateStamp>; 2],
+    read: [Option<StateStamp>; 4],
     /// The names in its lists by file, read again when they change.
     lists: HashMap<PathBuf, (StateStamp, HashMap<String, String>)>,
 }
@@ -76,7 +79,8 @@ impl StorageFiles {
         Ok(None)
     }
 
-    /// CRI-O runs bundles from the directory that is gone with a boot; what the kubelet gave is in annotations, as JSON.
+    /// CRI-O runs bundles from the directory that is gone with a boot; what the kubelet gave is in annotations, as JSON, and a pod's
+    /// annotations are among those of its containers.
     pub(super) fn crio(
         &mut self,
         root: &Root,
@@ -94,13 +98,14 @@ impl StorageFiles {
                 labels.extend(given.unwrap_or_default());
             }
             labels.extend(bundle.annotations.clone());
+            let name = note("io.kubernetes.container.name");
             return Ok(Some(EngineRecord {
-                name: note("io.kubernetes.container.name"),
+                labels: parse_pod_labels(&labels, name.as_deref(), policy),
+                name,
                 pod: note("io.kubernetes.pod.name"),
                 namespace: note("io.kubernetes.pod.namespace"),
                 uid: note("io.kubernetes.pod.uid"),
                 sandbox: note("io.kubernetes.cri-o.ContainerType").as_deref() == Some("sandbox"),
-                labels: parse_labels(&labels, policy),
                 state: Some((file, stamp)),
             }));
         }
@@ -119,23 +124,34 @@ fn bundle_file(dir: &Path, id: &str) -> PathBuf {
     dir.join(id).join("userdata/config.json")
 }
 
-fn config_stamps(root: &Root) -> [Option<StateStamp>; 2] {
-    STORAGE_CONFIGS.map(|file| StateStamp::of(root, Path::new(file)))
+fn config_stamps(root: &Root) -> [Option<StateStamp>; 4] {
+    let [own, package] = STORAGE_CONFIGS;
+    [own, package, CRIO_CONFIG, CRIO_CONFIG_DIR].map(|path| StateStamp::of(root, Path::new(path)))
 }
 
-/// The roots of containers/storage: the usual ones, and those that its configuration names.
+/// The roots of containers/storage: the usual ones, and those that its configuration and CRI-O's name.
 fn storage_roots(root: &Root) -> Vec<PathBuf> {
     let mut roots: Vec<PathBuf> = STORAGE_ROOTS.map(PathBuf::from).into();
-    let texts = STORAGE_CONFIGS.iter().filter_map(|file| root.read(file).ok());
-    for line in texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()) {
-        let Some((key, value)) = line.split_once('=') else { continue };
-        let path = Path::new(value.trim().trim_matches('"'));
-        if matches!(key.trim(), "graphroot" | "runroot")
-            && path.is_absolute()
-            && !roots.iter().any(|root| Path::new("/").join(root) == path)
-        {
-            roots.push(path.to_owned());
+    let parts = root.list(CRIO_CONFIG_DIR).unwrap_or_default();
+    let parts = parts.into_iter().map(|name| Path::new(CRIO_CONFIG_DIR).join(name));
+    let crio = parts.chain([PathBuf::from(CRIO_CONFIG)]).map(|file| (file, "root"));
+    let storage = STORAGE_CONFIGS.map(|file| (PathBuf::from(file), "graphroot"));
+    for (file, key) in storage.into_iter().chain(crio) {
+        let text = root.read(file).unwrap_or_default();
+        for path in text.lines().filter_map(|line| configured_path(line, key)) {
+            if !roots.iter().any(|root| Path::new("/").join(root) == path) {
+                roots.push(path.to_owned());
+            }
         }
     }
     roots
+}
+
+/// The path in a line of TOML, if it is that of `key` or the directory that is gone with a boot.
+fn configured_path<'a>(line: &'a str, key: &str) -> Option<&'a Path> {
+    let (known, value) = line.split_once('=')?;
+    let value = value.trim();
+    let quote = value.chars().next().filter(|first| matches!(first, '"' | '\''))?;
+    let path = Path::new(value[1..].split(quote).next()?);
+    ([key, "runroot"].contains(&known.trim()) && path.is_absolute()).then_some(path)
 }

@@ -185,6 +185,13 @@ fn rare_places_of_state_files_are_known() {
             ),
             format!("crio-{HEX}"),
         ),
+        (
+            format!(
+                "-- etc/crio/crio.conf.d/10-own.conf --\n[crio]\nroot = \"/srv/crio\"\nrunroot = \"/srv/run\" # ours\n\
+                 -- srv/run/overlay-containers/{HEX}/userdata/config.json --\n{{\"annotations\":{{{given}}}}}\n"
+            ),
+            format!("crio-{HEX}"),
+        ),
     ] {
         let found = find(&archive, &path).unwrap();
         assert_eq!(
@@ -302,6 +309,40 @@ fn kubernetes_annotations_name_container_and_pod() {
         (Some("app"), Some("app-0"), Some("prod"))
     );
     assert_eq!(find(&bundle("sandbox"), &path), None, "the pause container is none");
+}
+
+#[test]
+fn a_pods_annotations_among_its_containers_are_for_the_one_they_name() {
+    let notes = |own: &str| {
+        format!(
+            "{{\"annotations\":{{{own},\"elbowroom.dev/env\":\"off\",\"elbowroom.dev/env.app\":\"on\",\
+             \"elbowroom.dev/views.side\":\"off\"}}}}\n"
+        )
+    };
+    let crio = |kind: &str| {
+        let own = format!(
+            "\"io.kubernetes.cri-o.ContainerType\":\"{kind}\",\"io.kubernetes.container.name\":\"app\",\
+             \"io.kubernetes.pod.name\":\"app-0\",\"io.kubernetes.pod.namespace\":\"prod\",\
+             \"io.kubernetes.pod.uid\":\"1a2b3c4d-1111-2222-3333-444455556666\""
+        );
+        let file = format!("run/containers/storage/overlay-containers/{HEX}/userdata/config.json");
+        format!("-- {file} --\n{}", notes(&own))
+    };
+    let own = "\"io.kubernetes.cri.container-name\":\"app\",\"io.kubernetes.cri.sandbox-name\":\"app-0\",\
+               \"io.kubernetes.cri.sandbox-namespace\":\"prod\",\
+               \"io.kubernetes.cri.sandbox-uid\":\"1a2b3c4d-1111-2222-3333-444455556666\"";
+    let tasks = "run/containerd/io.containerd.runtime.v2.task/k8s.io";
+    let containerd = format!("-- {tasks}/{HEX}/config.json --\n{}", notes(own));
+    for (archive, path) in [(crio("container"), "crio"), (containerd, "cri-containerd")] {
+        let app = find(&archive, &format!("any/{path}-{HEX}")).unwrap();
+        let pod = app.pod.unwrap();
+        assert_eq!(
+            (app.name.as_deref(), pod.name.as_deref(), pod.namespace.as_deref()),
+            (Some("app"), Some("app-0"), Some("prod"))
+        );
+        assert_eq!(app.labels, ContainerLabels { env: Some(true), ..ContainerLabels::default() }, "{path}");
+    }
+    assert_eq!(find(&crio("sandbox"), &format!("any/crio-{HEX}")), None, "the pause container is none");
 }
 
 #[test]
