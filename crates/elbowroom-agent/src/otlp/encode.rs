@@ -51,7 +51,8 @@ impl PushOrigin {
 
     fn metric(&self, family: MetricFamily, now_unix_ms: u64) -> Metric {
         let start_unix_ms = match family.kind {
-            MetricKind::Counter => self.started_unix_ms,
+            // A clock that was set back since would have it begin after it was read, which receivers refuse.
+            MetricKind::Counter => self.started_unix_ms.min(now_unix_ms),
             // The kernel has counted since an unknown time: that of the agent would look like a new beginning whenever the agent restarts.
             MetricKind::KernelCounter | MetricKind::Gauge | MetricKind::Info => 0,
         };
@@ -139,6 +140,16 @@ mod tests {
                 "elbowroom_memory_lent_bytes [By] gauge 0..2000000 id=0123,name= 0",
             ]
         );
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_makes_no_counter_begin_after_it_was_read() {
+        let mut page = MetricSet::default();
+        page.add(&metric::TICKS, &[], 7.0);
+        let origin = PushOrigin { host: "n1".into(), started_unix_ms: 9 };
+        let request = origin.request(page.families(), 2);
+        let lines: Vec<_> = request.resource_metrics[0].scope_metrics[0].metrics.iter().map(line).collect();
+        assert_eq!(lines, ["elbowroom_ticks_total [] sum 2000000..2000000  7"]);
     }
 
     fn pair(attribute: &KeyValue) -> String {

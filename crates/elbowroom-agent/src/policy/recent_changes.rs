@@ -14,8 +14,10 @@ use elbowroom_types::unit::Micros;
 use elbowroom_view::rules::{ViewChange, ViewChangeReason, ViewDelta};
 use std::sync::Arc;
 
-/// How far back a snapshot tells: a client that takes one a second may miss four.
-const WINDOW_MS: u64 = 5_000;
+/// How far back a snapshot tells: a client that takes one a second may miss four. By the monotonic clock: where the time of day is set back,
+/// all that came before would be told again and again until it has caught up, and where it jumps ahead, nothing of it.
+const WINDOW: Micros = Micros::secs(5);
+
 /// The last changes.
 #[derive(Debug)]
 pub(super) struct RecentChanges {
@@ -30,6 +32,9 @@ pub(super) struct RecentChanges {
 #[derive(Debug)]
 struct RecentChange {
     seq: u64,
+    /// When it was, on the monotonic clock.
+    made: Micros,
+    /// The same in milliseconds since 1970.
     at: u64,
     /// Identifier of the outermost container around it, or its own.
     tenant: Arc<str>,
@@ -63,20 +68,22 @@ impl RecentChanges {
             _ => Some(ChangeContent::View(*change)),
         };
         if let Some(told) = told {
-            self.push(tenant, elbowroom_linux::timer::unix_ms(), told);
+            self.push(tenant, timer::now(), told);
         }
     }
 
-    fn push(&mut self, tenant: Arc<str>, at: u64, mut what: ChangeContent) {
+    fn push(&mut self, tenant: Arc<str>, made: Micros, mut what: ChangeContent) {
+        let ago_ms = timer::now().saturating_sub(made).get() / 1_000;
+        let at = timer::unix_ms().saturating_sub(ago_ms);
         if let ChangeContent::History(change) = &mut what {
             change.at = at;
         }
         let seq = self.next;
-        self.changes.push(&tenant.clone(), RecentChange { seq, at, tenant, content: what });
+        self.changes.push(&tenant.clone(), RecentChange { seq, made, at, tenant, content: what });
         self.next += 1;
     }
 
-    fn last(&self, now: u64, named: impl Fn(CgroupId) -> Option<ContainerRef>) -> Vec<ChangeView> {
+    fn last(&self, now: Micros, named: impl Fn(CgroupId) -> Option<ContainerRef>) -> Vec<ChangeView> {
         let tell = |kept: &RecentChange| {
             let change = match &kept.content {
                 ChangeContent::View(change) => view_change(change, kept.at, named(change.id)?),
@@ -86,7 +93,7 @@ impl RecentChanges {
             Some(ChangeView { seq: kept.seq, tenant, change })
         };
         // Decisions are gathered later than they were made, so the order of numbers is not that of times.
-        self.changes.iter(|kept| kept.at + WINDOW_MS >= now).filter_map(tell).collect()
+        self.changes.iter(|kept| kept.made.saturating_add(WINDOW) >= now).filter_map(tell).collect()
     }
 }
 
@@ -105,14 +112,12 @@ impl PolicyLoop {
     /// What changed in the last seconds.
     pub(super) fn recent_changes(&mut self) -> Vec<ChangeView> {
         self.collect_decisions();
-        self.recent_changes
-            .last(elbowroom_linux::timer::unix_ms(), |id| self.disk.container_name(id).cloned())
+        self.recent_changes.last(timer::now(), |id| self.disk.container_name(id).cloned())
     }
 
     /// Takes in what governors decided since the last time.
     fn collect_decisions(&mut self) {
-        let (now, now_unix) = (timer::now(), elbowroom_linux::timer::unix_ms());
-        let since = std::mem::replace(&mut self.recent_changes.decisions_until, now);
+        let since = std::mem::replace(&mut self.recent_changes.decisions_until, timer::now());
         let mut decisions: Vec<(Micros, Arc<str>, change::Change)> = Vec::new();
         for (id, resident) in &self.containers {
             let tenant = || resident.tenant.clone();
@@ -127,9 +132,7 @@ impl PolicyLoop {
         }
         decisions.sort_by_key(|(at, ..)| *at);
         for (at, tenant, change) in decisions {
-            let ago_ms = now.saturating_sub(at).get() / 1_000;
-            let content = ChangeContent::History(Box::new(change));
-            self.recent_changes.push(tenant, now_unix.saturating_sub(ago_ms), content);
+            self.recent_changes.push(tenant, at, ChangeContent::History(Box::new(change)));
         }
     }
 }
@@ -155,4 +158,29 @@ fn decision_change(decision: &MemoryDecision, named: &ContainerRef) -> change::C
 fn history_change(kind: Kind, what: String, because: &str, named: &ContainerRef) -> change::Change {
     let because = because.to_owned();
     change::Change { at: 0, container: named.id.clone(), name: named.name.clone(), kind, what, because }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_told_for_five_seconds_and_its_time_is_that_of_the_day() {
+        let mut recent = RecentChanges::new();
+        let made = timer::now();
+        for (id, ago) in [("old", Micros::secs(3)), ("new", Micros::ZERO)] {
+            let named = ContainerRef { id: id.into(), name: None, path: String::new() };
+            let change = Box::new(history_change(Kind::Disk, String::new(), "", &named));
+            recent.push(Arc::from(id), made.saturating_sub(ago), ChangeContent::History(change));
+        }
+        let told = |after| {
+            let told = recent.last(made.saturating_add(after), |_| None);
+            told.into_iter().map(|told| told.change.container).collect::<Vec<_>>()
+        };
+        assert_eq!(told(Micros::ZERO), ["old", "new"]);
+        assert_eq!(told(Micros::secs(4)), ["new"]);
+        assert!(told(Micros::secs(6)).is_empty());
+        let at: Vec<u64> = recent.last(made, |_| None).iter().map(|told| told.change.at).collect();
+        assert!((2_900..=3_100).contains(&(at[1] - at[0])), "{at:?}");
+    }
 }
