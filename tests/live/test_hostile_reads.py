@@ -148,15 +148,6 @@ def test_what_hears_strangers_has_no_rights(agent, start, name):
     assert container.mem_total() == 256 << 20
 
 
-def test_only_threads_that_answer_what_a_container_is_allowed_have_precedence(agent):
-    pid = eventually(lambda: process_named(agent, "elbowroom-view"))
-    tasks = [f"{pid}/task/{task}" for task in os.listdir(f"/proc/{pid}/task")]
-    # After the name: state is the first field, nice the 17th.
-    nice = {(comm(task), int(stat_fields(task)[16])) for task in tasks}
-    assert {value for name, value in nice if name == "answer"} == {-10}, nice
-    assert {value for name, value in nice if name != "answer"} == {0}, nice
-
-
 # capabilities(7)
 CAPABILITIES = {
     "chown": 0, "dac_override": 1, "dac_read_search": 2, "fowner": 3, "kill": 5, "setgid": 6, "setuid": 7, "setpcap": 8, "sys_chroot": 18,

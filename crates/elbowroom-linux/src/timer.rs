@@ -119,13 +119,6 @@ pub fn prefer_realtime() -> SchedulingClass {
     }
 }
 
-/// Puts the calling thread, and those that it starts from now on, ahead of ordinary ones (nice -10), or back among them. The first needs
-/// `CAP_SYS_NICE`; whether it is so.
-pub fn set_precedence(ahead: bool) -> bool {
-    // The kernel takes a thread id here, as above.
-    setpriority_process(Some(gettid()), if ahead { NICE } else { 0 }).is_ok()
-}
-
 fn micros(t: Timespec) -> Micros {
     Micros(t.tv_sec as u64 * 1_000_000 + t.tv_nsec as u64 / 1_000)
 }

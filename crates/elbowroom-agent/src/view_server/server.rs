@@ -10,7 +10,6 @@ use crate::view_server::slots::{ShutdownMode, Slots};
 use crate::view_server::{FuseError, abi, session};
 use elbowroom_linux::process;
 use elbowroom_linux::signal::SignalFd;
-use elbowroom_linux::timer::set_precedence;
 use rustix::event::{PollFd, PollFlags};
 use std::os::unix::thread::JoinHandleExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,9 +45,6 @@ pub fn main() -> Result<(), FuseError> {
         }
     }
     slots.count_server_start();
-    // Whoever reads a view waits for a thread that answers. What each container may have of it is bounded ([`super::budget`]); what it asks
-    // beyond that is answered by another thread, which has no precedence.
-    set_precedence(true);
     // All that needs root is done.
     rights::become_nobody()?;
     let shared = Arc::new(SharedServer::new(handover, slots));
@@ -66,7 +62,6 @@ pub fn main() -> Result<(), FuseError> {
         let defer = defer.clone();
         takers.push(start("answer", Box::new(move |shared| shared.answer_requests(connection, &defer))));
     }
-    set_precedence(false);
     // The last that sends is a thread that takes requests.
     drop(defer);
     start("defer", Box::new(move |shared| shared.answer_deferred(&inbox)));
