@@ -55,7 +55,7 @@ fn main() {
         print!("| {} |", row.name);
         for (cell, everything) in cells.iter().zip(&all[0]) {
             print!(
-                " {:.1} % / {:.0} % / {:.1} s / {:.1} |",
+                " {:.1}/{:.0}/{:.1}/{:.1} |",
                 100.0 * cell.satisfied,
                 100.0 * cell.served / everything.served.max(1.0),
                 cell.recovery,
