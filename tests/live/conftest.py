@@ -247,6 +247,22 @@ def hand_made():
 
 
 @pytest.fixture
+def many():
+    """Makes many cgroups in a directory, and takes them away."""
+    made = []
+
+    def many(directory, names):
+        for name in names:
+            path = directory / name
+            path.mkdir()
+            made.append(path)
+
+    yield many
+    for path in reversed(made):
+        path.rmdir()
+
+
+@pytest.fixture
 def loop_disk(tmp_path):
     """A block device of our own."""
     try:

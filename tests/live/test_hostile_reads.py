@@ -2,6 +2,7 @@
 for views alone leaves out."""
 
 import os
+import shutil
 import subprocess
 import time
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import built
-from kit import programs
+from kit import cgroup, programs
 from kit.process import comm, descendants, stat_fields
 from kit.wait import PATIENCE, eventually
 
@@ -46,6 +47,21 @@ def attack(container, program, kind, threads):
         counted["cpu"] /= 1e6
 
 
+def measured(agent, look):
+    """How long a neighbour's reads take, in order, and the part of a CPU that the view server uses meanwhile."""
+    server = agent.status()["pids"]["view_server"]
+    before, began = cpu_seconds(server), time.monotonic()
+    times = look() + look() + look()
+    return sorted(times), (cpu_seconds(server) - before) / (time.monotonic() - began)
+
+
+def does_not_notice(quiet, busy, calm):
+    """Other work on this machine comes and goes: the better of both sides, and a floor for what a scheduler adds."""
+    for part, floor in ((0.5, 0.001), (0.9, 0.005)):
+        allowed = 3 * max(percentile(quiet, part), percentile(calm, part)) + floor
+        assert percentile(busy, part) < allowed, (part, allowed)
+
+
 @pytest.mark.parametrize("kind", ["attack", "pages"])
 def test_a_container_that_asks_without_pause_costs_neither_the_server_nor_its_neighbour_much(agent, start, hostile_reads, kind):
     attacker, neighbour = start("--cpus", str(QUOTA)), start("--memory", "256MiB")
@@ -53,28 +69,63 @@ def test_a_container_that_asks_without_pause_costs_neither_the_server_nor_its_ne
         agent.attached(container)
     look = neighbour.program(hostile_reads, "watch")
     look()
-    server = agent.status()["pids"]["view_server"]
-
-    def measured():
-        before, began = cpu_seconds(server), time.monotonic()
-        times = look() + look() + look()
-        return sorted(times), cpu_seconds(server) - before, time.monotonic() - began
-
-    quiet, quiet_cpu, quiet_for = measured()
+    quiet, quiet_cpu = measured(agent, look)
     with attack(attacker, hostile_reads, kind, 16) as counted:
         # What may be owed is used up by then.
         time.sleep(1 * PATIENCE)
-        busy, busy_cpu, busy_for = measured()
-    calm, _, _ = measured()
-    print({part: [percentile(times, part) for times in (quiet, busy, calm)] for part in (0.5, 0.9, 0.99)}, counted, busy_cpu, busy_for)
+        busy, busy_cpu = measured(agent, look)
+    calm, _ = measured(agent, look)
+    print({part: [percentile(times, part) for times in (quiet, busy, calm)] for part in (0.5, 0.9, 0.99)}, counted, quiet_cpu, busy_cpu)
     assert counted["requests"] > 500, counted
     # The server's part of one CPU, beside what the neighbour costs. By the page cache the attacker pays as much itself.
-    extra = busy_cpu / busy_for - quiet_cpu / quiet_for
+    extra = busy_cpu - quiet_cpu
     assert extra < (0.2 if kind == "attack" else 2 * QUOTA), (extra, counted)
-    # Other work on this machine comes and goes: the better of both sides, and a floor for what a scheduler adds.
-    for part, floor in ((0.5, 0.001), (0.9, 0.005)):
-        allowed = 3 * max(percentile(quiet, part), percentile(calm, part)) + floor
-        assert percentile(busy, part) < allowed, (part, allowed)
+    does_not_notice(quiet, busy, calm)
+
+
+def test_containers_in_a_container_ask_for_no_more_than_one(agent, start, hostile_reads, many, tmp_path):
+    """Each has a view of its own; what they ask is on the account of the container that they are in."""
+    attacker, neighbour = start("--cpus", str(QUOTA * 3)), start("--memory", "256MiB")
+    for container in (attacker, neighbour):
+        agent.attached(container)
+    inside, names = attacker.directory(cgroup.HIERARCHIES[0]), [f"{n:064x}" for n in range(16)]
+    many(inside, ["docker"])
+    many(inside / "docker", names)
+    root = tmp_path / "root"
+    for directory in ("proc", "sys"):
+        (root / directory).mkdir(parents=True)
+    shutil.copy(hostile_reads, root / "attack")
+
+    def nested(name):
+        mounts = " && ".join(f"mount --rbind /{directory} {root}/{directory}" for directory in ("proc", "sys"))
+        enter = f"echo 0 >{inside}/docker/{name}/cgroup.procs && exec unshare --pid --fork --mount sh -c"
+        return attacker.background("sh", "-c", f"{enter} '{mounts} && exec chroot {root} /attack attack 2 /go'")
+
+    def attached():
+        rows = [row for row in agent.list() if row["path"].rsplit("/", 1)[1] in names]
+        notes = [row["attach_note"] for row in rows if not row["attached"]]
+        assert len(rows) == len(names) and not notes, (len(rows), notes)
+        return True
+
+    ends = [nested(name) for name in names]
+    try:
+        eventually(attached, within=20)
+        look = neighbour.program(hostile_reads, "watch")
+        look()
+        quiet, quiet_cpu = measured(agent, look)
+        (root / "go").touch()
+        # What may be owed is used up by then.
+        time.sleep(1 * PATIENCE)
+        busy, busy_cpu = measured(agent, look)
+    finally:
+        (root / "go").touch()
+        counted = [[int(word) for word in end().split()] for end in ends]
+    calm, _ = measured(agent, look)
+    print({part: [percentile(times, part) for times in (quiet, busy, calm)] for part in (0.5, 0.9, 0.99)}, counted, quiet_cpu, busy_cpu)
+    assert all(requests > 20 for requests, _ in counted), counted
+    # As one that is alone: each of them with a tenth of a CPU would have far more.
+    assert busy_cpu - quiet_cpu < 0.2, (busy_cpu, quiet_cpu)
+    does_not_notice(quiet, busy, calm)
 
 
 def test_a_container_that_owes_gets_answers_and_no_errors(agent, start, hostile_reads):

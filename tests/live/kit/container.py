@@ -34,6 +34,11 @@ class Container:
         # What tells it among the agent's containers, whoever made it: its cgroup's path in any hierarchy.
         self.cgroups = {line.split(":", 2)[2] for line in lines} - {"/"}
 
+    def directory(self, hierarchy):
+        """Its directory in a hierarchy of cgroups."""
+        (directory,) = {path for path in (hierarchy.resolve() / path.lstrip("/") for path in self.cgroups) if path.is_dir()}
+        return directory
+
     def _ask(self, *request):
         self.main.stdin.write(json.dumps(request) + "\n")
         self.main.stdin.flush()
