@@ -213,8 +213,13 @@ def bounds_of_the_unit():
     return [name.removeprefix("CAP_").lower() for line in lines for name in line.split()]
 
 
+# What an agent for views alone gives up: privilege::NOT_FOR_VIEWS.
+NOT_FOR_VIEWS = ["fowner", "syslog", "perfmon", "bpf"]
+
+
+@pytest.mark.parametrize("mode", ["full", "views"])
 @pytest.mark.parametrize("started", ["by hand", "as its unit does"])
-def test_each_process_has_the_rights_that_the_threat_model_says(new_agent, started):
+def test_each_process_has_the_rights_that_the_threat_model_says(new_agent, start, started, mode):
     """With `-s` it prints the table of docs/security.md. The machine's root may have fewer than all capabilities."""
     bounds = ",".join(["-all", *(f"+{name}" for name in bounds_of_the_unit())])
     prefix = [] if started == "by hand" else ["setpriv", "--no-new-privs", "--bounding-set", bounds]
@@ -224,7 +229,9 @@ def test_each_process_has_the_rights_that_the_threat_model_says(new_agent, start
         # It gives up what the unit does not name; with setpcap its processes give up the rest.
         kept = sum(1 << CAPABILITIES[name] for name in [*bounds_of_the_unit(), "setpcap"])
         of_root[1] = f"{int(of_root[1], 16) & kept:016x}"
-    agent = new_agent(prefix=prefix).start()
+    given_up = sum(1 << CAPABILITIES[name] for name in NOT_FOR_VIEWS if mode == "views")
+    of_root[1] = f"{int(of_root[1], 16) & ~given_up:016x}"
+    agent = new_agent(f'mode = "{mode}"\n', prefix=prefix).start()
     agent.standby()
     for name in ("elbowroom-super", "elbowroom-polic", "elbowroom-stand", "elbowroom-view", "elbowroom-api"):
         pid = agent.supervisor.pid if name == "elbowroom-super" else eventually(lambda: process_named(agent, name))
@@ -235,7 +242,13 @@ def test_each_process_has_the_rights_that_the_threat_model_says(new_agent, start
             assert found[0] != "0" and found[1:] == ["0" * 16, "1", "2"] if hears_strangers else found == of_root, (name, found)
             return found
 
-        print(f"| {started} | `{name}` | {' | '.join(eventually(rights))} |")
+        print(f"| {mode} | {started} | `{name}` | {' | '.join(eventually(rights))} |")
+    container = start("--memory", "256MiB")
+    agent.attached(container)
+    assert container.mem_total() == 256 << 20
+    (line,) = [line for line in agent.cli("check").stdout.splitlines() if line.split()[1:3] == ["its", "capabilities"]]
+    mask = int(of_root[1], 16)
+    assert set(line.split()[3:]) == {name for name, bit in CAPABILITIES.items() if mask >> bit & 1}, line
 
 
 def test_a_crash_of_the_agent_leaves_no_memory_on_disk(agent):
