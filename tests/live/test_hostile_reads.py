@@ -12,6 +12,7 @@ import pytest
 
 from conftest import built
 from kit import cgroup, programs
+from kit.container import USERS
 from kit.process import comm, descendants, stat_fields
 from kit.wait import PATIENCE, eventually
 
@@ -128,8 +129,9 @@ def test_containers_in_a_container_ask_for_no_more_than_one(agent, start, hostil
     does_not_notice(quiet, busy, calm)
 
 
-def test_a_container_that_owes_gets_answers_and_no_errors(agent, start, hostile_reads):
-    container = start("--memory", "256MiB")
+@pytest.mark.parametrize("users", USERS)
+def test_a_container_that_owes_gets_answers_and_no_errors(agent, start, hostile_reads, users):
+    container = start("--memory", "256MiB", inside=USERS[users])
     agent.attached(container)
     stop = container.reader()
     with attack(container, hostile_reads, "attack", 8) as counted:
