@@ -15,7 +15,7 @@ static SLOTS: LazyLock<Slots> = LazyLock::new(|| {
     let slots = Slots::create(4, 2).expect("shared memory");
     for name in ["c0", "c1"] {
         slots
-            .add(name, 0, &[100; 64], &ContainerSnapshot::EMPTY, &[CpuTimes::default(); 2])
+            .add(name, (0, 0), &[100; 64], &ContainerSnapshot::EMPTY, &[CpuTimes::default(); 2])
             .expect("a free slot");
     }
     slots

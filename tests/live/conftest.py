@@ -187,12 +187,13 @@ def runc(tmp_path):
 
 @pytest.fixture
 def start(binary, run_dir):
-    """Starts containers by `elbowroom run`: `start("--cpus", "1")`. By default at the agent of this session, if it runs."""
+    """Starts containers by `elbowroom run`: `start("--cpus", "1")`. By default at the agent of this session, if it runs. `inside`: what
+    starts the main process in there."""
     made = []
 
-    def start(*options, at=run_dir, prefix=()):
+    def start(*options, at=run_dir, prefix=(), inside=()):
         name = f"elbowroom-test-live-{os.getpid()}-{len(made)}"
-        words = [*prefix, binary, "--run-dir", at, "run", "--name", name, *options, "--", *main_process(name)]
+        words = [*prefix, binary, "--run-dir", at, "run", "--name", name, *options, "--", *inside, *main_process(name)]
         container = Container([str(word) for word in words], name)
         made.append(container)
         return container
@@ -244,6 +245,22 @@ def hand_made():
     yield make
     for group in reversed(made):
         group.remove()
+
+
+@pytest.fixture
+def many():
+    """Makes many cgroups in a directory, and takes them away."""
+    made = []
+
+    def many(directory, names):
+        for name in names:
+            path = directory / name
+            path.mkdir()
+            made.append(path)
+
+    yield many
+    for path in reversed(made):
+        path.rmdir()
 
 
 @pytest.fixture

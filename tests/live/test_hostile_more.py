@@ -34,14 +34,9 @@ def cpu_seconds(process):
     return (int(words[11]) + int(words[12])) / TICKS
 
 
-def directory_of(container, hierarchy):
-    (directory,) = {path for path in (hierarchy.resolve() / path.lstrip("/") for path in container.cgroups) if path.is_dir()}
-    return directory
-
-
 def follows(container, mib):
     """How long a view takes to show another limit."""
-    directory = directory_of(container, cgroup.HIERARCHIES[-1])
+    directory = container.directory(cgroup.HIERARCHIES[-1])
     cgroup.limit_memory(str(directory.relative_to(cgroup.HIERARCHIES[-1].resolve())), mib * MIB)
     begin = time.monotonic()
     eventually(lambda: container.mem_total() == mib * MIB, within=2, every=0.003)
@@ -105,28 +100,12 @@ def test_who_maps_its_view_often_delays_no_neighbour(agent, start, hostile_more)
     assert under[-2] < 0.1 * PATIENCE
 
 
-@pytest.fixture
-def many():
-    """Makes many cgroups, and takes them away."""
-    made = []
-
-    def many(directory, names):
-        for name in names:
-            path = directory / name
-            path.mkdir()
-            made.append(path)
-
-    yield many
-    for path in reversed(made):
-        path.rmdir()
-
-
 def test_tenants_bounds_are_their_own(agent, start, many):
     """One makes containers in itself, another cgroups without end, at the same time."""
     nested, flooder, neighbour = (start("--memory", "512MiB") for _ in range(3))
     for container in (nested, flooder, neighbour):
         agent.attached(container)
-    inside, below = (directory_of(container, cgroup.HIERARCHIES[0]) for container in (nested, flooder))
+    inside, below = (container.directory(cgroup.HIERARCHIES[0]) for container in (nested, flooder))
     many(inside, ["docker"])
     for part in range(4):
         many(inside / "docker", [f"{n:064x}" for n in range(part * 100, part * 100 + 100)])
@@ -161,7 +140,7 @@ def test_a_cgroup_in_a_container_takes_no_neighbours_name(new_agent, start, many
     assert neighbour.name == name
     for container in (neighbour, attacker):
         agent.attached(container)
-    many(directory_of(attacker, cgroup.HIERARCHIES[0]), [f"lxc.payload.{name}", f"libpod-{name}"])
+    many(attacker.directory(cgroup.HIERARCHIES[0]), [f"lxc.payload.{name}", f"libpod-{name}"])
     of = lambda end: next((row for row in agent.list() if row["path"].endswith(end)), None)
     for inner in (f"/lxc.payload.{name}", f"/libpod-{name}"):
         row = eventually(lambda: of(inner), within=10)
@@ -176,7 +155,7 @@ def test_a_cgroup_in_a_container_takes_no_neighbours_name(new_agent, start, many
 def test_a_question_about_the_network_costs_little_whatever_is_in_the_container(agent, start, many):
     container = start(prefix=["unshare", "--net"])
     agent.attached(container)
-    many(directory_of(container, cgroup.HIERARCHIES[-1]), [f"flood{n}" for n in range(2_000)])
+    many(container.directory(cgroup.HIERARCHIES[-1]), [f"flood{n}" for n in range(2_000)])
     told_once(agent, container, "cgroups", f"more than {GROUPS} cgroups below it")
     process, rounds = role(agent, "policy"), 20
     ask = lambda: api.ask(agent.run_dir / "api.sock", f"/api/v1/containers/{container.name}/network")[0]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.container import PYTHON
+from kit.container import PYTHON, USERS
 from kit.memory import file
 from kit.process import Process
 from kit.wait import eventually
@@ -21,11 +21,18 @@ FIFO = "pressure/elbowroom-pressure"
 # The files for others that docs/guide/install.md lists.
 FOR_OTHERS = {"probe.sock", "feed.sock"}
 
-# Prints what uid 65534 can list, read, write or execute below a directory, one path a line.
+# Prints what uid 65534 can list, read, write or execute below a directory, one path a line; also as root of its own user namespace.
 WALK = """
-import os, stat, sys
+import ctypes, os, stat, sys
 os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
-top = sys.argv[1]
+users, top = sys.argv[1:3]
+if users == "own":
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(4, 1)  # PR_SET_DUMPABLE: its own files in /proc are its own again
+    if libc.unshare(0x10000000 | 0x20000): raise OSError(ctypes.get_errno(), "unshare")  # CLONE_NEWUSER, CLONE_NEWNS
+    for name, text in (("setgroups", "deny"), ("uid_map", "0 65534 1"), ("gid_map", "0 65534 1")):
+        with open(f"/proc/self/{name}", "w") as file: file.write(text)
+    assert os.getuid() == 0
 def visit(path):
     try: mode = os.lstat(path).st_mode
     except OSError: return
@@ -37,7 +44,7 @@ def visit(path):
     elif os.access(path, os.R_OK) or os.access(path, os.W_OK):
         print(os.path.relpath(path, top))
 visit(top)
-for path in sys.argv[2:]: visit(os.path.join(top, path))
+for path in sys.argv[3:]: visit(os.path.join(top, path))
 """
 
 
@@ -56,9 +63,9 @@ def open_run_dir(run_dir):
         os.chmod(directory, mode)
 
 
-def nobody_reaches(run_dir, *known):
+def nobody_reaches(run_dir, *known, users="host"):
     """What nobody can open below the run directory, by walking it and by names that are known."""
-    done = subprocess.run([sys.executable, "-c", WALK, str(run_dir), *known], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", WALK, users, str(run_dir), *known], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
 
@@ -72,11 +79,12 @@ def known_paths(run_dir):
     return [*views, *triggers, *pages, "private", "private/views", "private/triggers", "pages", "pressure", FIFO]
 
 
-def test_an_ordinary_user_can_open_nothing_below_the_run_directory_but_what_is_for_others(agent, start, open_run_dir):
+@pytest.mark.parametrize("users", USERS)
+def test_an_ordinary_user_can_open_nothing_below_the_run_directory_but_what_is_for_others(agent, start, open_run_dir, users):
     start("--memory", "64MiB", "--priority", "100")
     known = known_paths(open_run_dir)
     assert any("meminfo" in path and (open_run_dir / path).exists() for path in known)
-    found = nobody_reaches(open_run_dir, *known)
+    found = nobody_reaches(open_run_dir, *known, users=users)
     assert found <= FOR_OTHERS, agent.tail()
     for directory in filter(Path.is_dir, open_run_dir.iterdir()):
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700, directory

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from kit import cgroup
+from kit.container import USERS
 from kit.process import Process, state, stat_fields
 from kit.slow import SlowWay
 from kit.wait import PATIENCE, eventually
@@ -145,19 +146,51 @@ def test_an_ordinary_user_who_sends_descriptors_holds_up_no_neighbour(agent, sta
     assert second.stop() == 0
 
 
-def test_a_container_that_sends_descriptors_holds_up_no_neighbour(agent, docker, start, hostile):
+@pytest.mark.parametrize("users", USERS)
+def test_a_container_that_sends_descriptors_holds_up_no_neighbour(agent, docker, start, hostile, users):
     good = start("--memory", "256MiB")
     bad = docker.run("--cap-drop", "ALL", "--user", "1000", name="elbowroom-test-hostile")
     agent.attached(bad), agent.attached(good)
     # In its own network it speaks to a socket of its own, once that is there.
     eventually(lambda: bad.run(PYTHON, "-c", SEND.format(address="\0elbowroom", record=b"served=1")) == "")
     enter = ["nsenter", "--target", bad.pid, "--net", "setpriv", "--reuid=1000", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
-    said = hostile([str(word) for word in [*enter, PYTHON, PROGRAM, ""]], ["@elbowroom"])
+    said = hostile([str(word) for word in [*enter, *USERS[users], PYTHON, PROGRAM, ""]], ["@elbowroom"])
     assert said == {"@elbowroom": ["EPERM" if refuses_descriptors() else "sent"]}
     for number in (1, 2):
         served(agent, good, number)
     kill_policy(agent)
     served(agent, good, 3)
+
+
+# Says in the name of another process what a probe says, and waits for the answer: by its number (unix(7)).
+FORGE = """
+import errno, os, socket, struct, sys
+path, pid, record = sys.argv[1:]
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+    s.bind("")
+    s.connect(path)
+    s.settimeout(20)
+    try:
+        s.sendmsg([record.encode()], [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, struct.pack("3i", int(pid), os.getuid(), os.getgid()))])
+        print("heard", s.recv(1024).decode())
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
+
+
+def test_root_of_a_user_namespace_speaks_in_no_neighbours_name(agent, start):
+    """Of a pid namespace of its own it may name processes; elsewhere none but itself."""
+    good, bad = start("--memory", "256MiB"), start("--memory", "256MiB", inside=USERS["own"])
+    for container in (good, bad):
+        agent.attached(container)
+    served(agent, good, 1)
+    forge = [PYTHON, "-c", FORGE, agent.run_dir / "probe.sock"]
+    assert bad.run(*forge, good.pid, "served=7").strip() == "EPERM"
+    alone = ["unshare", "--pid", "--fork", *forge]
+    assert bad.run(*alone, good.pid, "served=8").strip() == "ESRCH"
+    assert bad.run(*alone, 1, "served=9").strip() == "heard"
+    report = lambda container: agent.find(container)["probe"]["report"]["served"]
+    assert (report(bad), report(good)) == (9, 1)
 
 
 def waiting_threads(pid):

@@ -204,6 +204,8 @@ impl AgentConfig {
     fn switch_off_all_but_views(&mut self) {
         (self.disk.mode, self.memory.mode) = (GovernorMode::Off, GovernorMode::Off);
         self.doctor.enabled = false;
+        // For BPF it has no right.
+        self.sense.tier = SensorTierSetting::Files;
     }
 
     /// The same with every governor that is not off carrying out what it decides, where `enforce` asks for it.
@@ -335,7 +337,8 @@ impl AgentConfig {
 }
 
 /// Keys that ask for what [`AgentMode::Views`] leaves out, and what they may say beside it.
-const BEYOND_VIEWS: [(&str, &[&str], &str); 7] = [
+const BEYOND_VIEWS: [(&str, &[&str], &str); 8] = [
+    ("sense", &["tier"], "files"),
     ("disk", &["mode"], "off"),
     ("memory", &["mode"], "off"),
     ("doctor", &["enabled"], "false"),
@@ -461,6 +464,7 @@ mod tests {
         let config = config.with_enforcement(true);
         assert_eq!((config.disk.mode, config.memory.mode), (GovernorMode::Off, GovernorMode::Off));
         assert!(!config.doctor.enabled && !config.notifies_memory_pressure());
+        assert_eq!(config.sense.tier, SensorTierSetting::Files);
         for (more, key) in [
             ("[disk]\nmode = \"observe\"", "disk.mode"),
             ("[memory]\nmode = \"enforce\"", "memory.mode"),
@@ -469,6 +473,7 @@ mod tests {
             ("[[probes]]\ncontainer = \"a\"\nfile = \"/a\"", "probes"),
             ("[[probe]]\ncontainer = \"a\"\nfile = \"/a\"", "probe"),
             ("[[hooks]]\nwebhook = \"http://a\"", "hooks"),
+            ("[sense]\ntier = \"bpf\"", "sense.tier"),
         ] {
             assert!(AgentConfig::parse(more).is_ok(), "{more}");
             let error = AgentConfig::parse(&format!("mode = \"views\"\n{more}")).unwrap_err().to_string();

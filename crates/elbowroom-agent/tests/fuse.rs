@@ -462,7 +462,7 @@ fn a_page_that_nobody_reads_costs_no_request() {
 fn a_snapshot_is_one_version_while_writers_in_other_processes_are_killed() {
     let slots = Slots::create(3, 2).unwrap();
     let containers: Vec<_> = (0..3)
-        .map(|c| slots.add(&rig::name(c), 0, &[1; 64], &facts_of(c, 1), &times_of(1)).unwrap())
+        .map(|c| slots.add(&rig::name(c), (0, 0), &[1; 64], &facts_of(c, 1), &times_of(1)).unwrap())
         .collect();
     let mut snapshot = SlotSnapshot::default();
     let mut versions = 0;

@@ -42,6 +42,13 @@ const AGENT_CAPABILITIES: CapabilitySet = CapabilitySet::SYS_ADMIN
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::SETGID);
 
+/// Those of them that no view needs: BPF programs and perf events, by which the host is sensed otherwise, the kernel's log of kills, and
+/// modes of files of others.
+const NOT_FOR_VIEWS: CapabilitySet = CapabilitySet::BPF
+    .union(CapabilitySet::PERFMON)
+    .union(CapabilitySet::SYSLOG)
+    .union(CapabilitySet::FOWNER);
+
 /// What a process may have at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessRlimits {
@@ -102,12 +109,13 @@ pub fn drop_privileges(identity: Identity, bounds: ProcessRlimits) -> io::Result
 }
 
 /// Gives up for good, also for the programs that this process executes, what the agent does not need. With `CAP_SETPCAP`, where it is
-/// there, its processes give up the rest.
+/// there, its processes give up the rest. `only_views`: also what an agent does not need that shows views and does nothing else.
 ///
 /// # Errors
 /// When the kernel refuses it.
-pub fn keep_agent_capabilities() -> io::Result<()> {
-    let kept = AGENT_CAPABILITIES | CapabilitySet::SETPCAP;
+pub fn keep_agent_capabilities(only_views: bool) -> io::Result<()> {
+    let needed = if only_views { AGENT_CAPABILITIES - NOT_FOR_VIEWS } else { AGENT_CAPABILITIES };
+    let kept = needed | CapabilitySet::SETPCAP;
     drop_bounding_set(kept)?;
     let own = capabilities(None)?;
     let sets = CapabilitySets {
@@ -116,6 +124,11 @@ pub fn keep_agent_capabilities() -> io::Result<()> {
         inheritable: own.inheritable & kept,
     };
     set_capabilities(None, sets)
+}
+
+/// The names of the capabilities in a mask as `/proc/PID/status` has it, as capabilities(7) has them without `CAP_`.
+pub fn capability_names(mask: u64) -> Vec<&'static str> {
+    CapabilitySet::from_bits_retain(mask).iter_names().map(|(name, _)| name).collect()
 }
 
 /// Bounds what a program that this process executes could have. Without `CAP_SETPCAP`, as under a service manager that

@@ -20,20 +20,21 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 /// `SO_PASSRIGHTS` (include/uapi/asm-generic/socket.h).
-const SO_PASSRIGHTS: libc::c_int = 83;
+pub(crate) const SO_PASSRIGHTS: libc::c_int = 83;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 /// Has the kernel refuse messages with descriptors to this socket. False before Linux 6.16: then they come.
 pub fn refuse_descriptors(socket: impl AsFd) -> bool {
-    set_passrights(socket, false)
+    set_flag(socket, SO_PASSRIGHTS, false)
 }
 
-pub(crate) fn set_passrights(socket: impl AsFd, pass: bool) -> bool {
-    let (fd, value) = (socket.as_fd().as_raw_fd(), libc::c_int::from(pass));
+/// Sets an option of a socket that is on or off; false where the kernel does not know it.
+pub(crate) fn set_flag(socket: impl AsFd, option: libc::c_int, on: bool) -> bool {
+    let (fd, value) = (socket.as_fd().as_raw_fd(), libc::c_int::from(on));
     let length = size_of_val(&value) as libc::socklen_t;
     // SAFETY: the descriptor is open for the call, which reads one int.
-    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const value).cast(), length) == 0 }
+    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const value).cast(), length) == 0 }
 }
 
 /// Listens on `path`, in place of what is there, with a file that has `mode` and `group` from the first moment on. No connection brings

@@ -169,8 +169,8 @@ fn run_agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
     }
     child_args.extend((0..args.verbose).map(|_| "-v".into()));
     let config = config.with_only(args.govern.only.as_deref());
-    let api = config.api.enabled;
-    let supervisor = SupervisorArgs { policy_args: child_args, api, ..SupervisorArgs::new(run_dir) };
+    let (api, mode) = (config.api.enabled, config.mode);
+    let supervisor = SupervisorArgs { policy_args: child_args, api, mode, ..SupervisorArgs::new(run_dir) };
     supervisor::main(supervisor, || policy::can_sense(config, run_dir))
 }
 

@@ -13,6 +13,9 @@ from kit.wait import PATIENCE
 
 INSIDE = Path(__file__).with_name("inside.py")
 PYTHON = "/usr/bin/python3"
+# What starts a command as root of a user namespace of its own, and which kinds of attackers there are with and without it.
+IN_USER_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
+USERS = {"host": (), "own": IN_USER_NAMESPACE}
 CPUS = os.cpu_count()
 
 
@@ -33,6 +36,11 @@ class Container:
         lines = Path(f"/proc/{self.pid}/cgroup").read_text().splitlines()
         # What tells it among the agent's containers, whoever made it: its cgroup's path in any hierarchy.
         self.cgroups = {line.split(":", 2)[2] for line in lines} - {"/"}
+
+    def directory(self, hierarchy):
+        """Its directory in a hierarchy of cgroups."""
+        (directory,) = {path for path in (hierarchy.resolve() / path.lstrip("/") for path in self.cgroups) if path.is_dir()}
+        return directory
 
     def _ask(self, *request):
         self.main.stdin.write(json.dumps(request) + "\n")

@@ -1,8 +1,9 @@
 /* Asks for files of views without pause, in every way that reaches the view server, or reads one of them now and then.
  *
- *   hostile_reads attack THREADS   until its input ends; then prints the requests that it made and its CPU time in us
- *   hostile_reads pages THREADS    the same by the page cache, which it empties each time
- *   hostile_reads watch            answers each line of input with the time that 400 reads took, in ns, in ascending order
+ *   hostile_reads attack THREADS [FILE]   from when there is that file until its input ends; then prints the requests that it made and
+ *                                         its CPU time in us
+ *   hostile_reads pages THREADS [FILE]    the same by the page cache, which it empties each time
+ *   hostile_reads watch                   answers each line of input with the time that 400 reads took, in ns, in ascending order
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -121,6 +122,8 @@ int main(int argc, char **argv)
 	}
 	if (count < 1 || count > 64)
 		return 2;
+	while (argc > 3 && access(argv[3], F_OK))
+		usleep(10000);
 	void *(*body)(void *) = strcmp(argv[1], "pages") ? attack : pages;
 	for (int i = 0; i < count; i++)
 		pthread_create(&threads[i], NULL, body, NULL);

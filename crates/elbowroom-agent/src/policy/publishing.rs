@@ -56,9 +56,11 @@ impl PolicyLoop {
             times[..last.times.len()].copy_from_slice(&last.times);
         }
         apply_view(&mut facts, view, &group.limits, self.views.mems(group), &self.numa);
+        let is_nested = container.is_nested();
+        let outermost = if is_nested { self.sensor.tenant_of(group.id) } else { group.id };
         let added = match before {
             Some((slot, _)) => Ok(slot),
-            None => self.create_view(container, owner, &facts, &times),
+            None => self.create_view(container, (owner, self.owner_of(outermost, owner)), &facts, &times),
         };
         let slot = match added {
             Ok(slot) => slot,
@@ -81,8 +83,6 @@ impl PolicyLoop {
             }
             None => AttachState::now(),
         };
-        let is_nested = container.is_nested();
-        let outermost = if is_nested { self.sensor.tenant_of(group.id) } else { group.id };
         log_change!(is_nested, container = group.path, name = container.name, engine = ?container.engine, "container");
         let page = match ViewPage::open(&self.publisher.pages(), &name) {
             Ok(page) => Some(page),
@@ -106,19 +106,25 @@ impl PolicyLoop {
         self.refresh(group.id, timer::now());
     }
 
+    /// The number by which a tenant pays for what its containers ask; `own`, that of the container, where the tenant is gone.
+    fn owner_of(&self, outermost: CgroupId, own: u64) -> u64 {
+        let resident = self.containers.get(&outermost).and_then(|outer| self.publisher.owner(outer.slot));
+        resident.or_else(|| self.sensor.identities(outermost).first().copied()).unwrap_or(own)
+    }
+
     /// Makes the view of a container that has none.
     fn create_view(
         &mut self,
         container: &ContainerIdentity,
-        owner: u64,
+        whose: (u64, u64),
         facts: &ContainerSnapshot,
         times: &[CpuTimes],
     ) -> Result<SlotHandle, FuseError> {
         let name = view_name(container);
-        match self.publisher.add(&name, owner, facts, times) {
+        match self.publisher.add(&name, whose, facts, times) {
             // Ids are unique to who gave them: each namespace of containerd may have one of them.
             Err(FuseError::Exists { .. }) => {
-                self.publisher.add(&format!("{name}-{owner:016x}"), owner, facts, times)
+                self.publisher.add(&format!("{name}-{:016x}", whose.0), whose, facts, times)
             }
             added => added,
         }

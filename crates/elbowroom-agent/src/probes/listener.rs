@@ -226,7 +226,7 @@ impl ProbeListenerThread {
         for _ in 0..16 {
             let Ok(Some(datagram)) = ear.socket.receive() else { return };
             ear.received += 1;
-            let paths = datagram.pid.map(process::cgroup_paths).unwrap_or_default();
+            let paths = datagram.sender_cgroups();
             let record = ProbeRecord::parse(&datagram.bytes).map_err(|error| error.to_string());
             let back = datagram.sender_address().map(|to| ReplyAddress { network, address: to.clone() });
             tell(ProbeEvent::Datagram { network, paths, record, reply_to: back });

@@ -21,6 +21,7 @@ use crate::view_server::service_manager::{ServiceManager, StoredFds};
 use crate::view_server::slots::{DEFAULT_CAPACITY, ShutdownMode};
 use crate::view_server::{FuseError, image, run_dir, stop_signals};
 use anyhow::Context;
+use elbowroom_client::api::AgentMode;
 use elbowroom_linux::host_namespaces::leave_cgroups;
 use elbowroom_linux::lease::LeaseGuard;
 use elbowroom_linux::new_file;
@@ -49,6 +50,8 @@ pub struct SupervisorArgs {
     pub policy_args: Vec<OsString>,
     /// Whether there is an API server, with the same arguments.
     pub api: bool,
+    /// How much it is to do: what it does not need for that it gives up.
+    pub mode: AgentMode,
     /// Most containers at a time.
     pub capacity: u32,
     /// How long the policy process may take to detach all containers on SIGTERM, before it is killed.
@@ -63,6 +66,7 @@ impl SupervisorArgs {
             exe: "/proc/self/exe".into(),
             policy_args: Vec::new(),
             api: false,
+            mode: AgentMode::Full,
             capacity: DEFAULT_CAPACITY,
             stop_deadline: Duration::from_secs(20),
         }
@@ -84,7 +88,7 @@ pub fn main(args: SupervisorArgs, check: impl FnOnce() -> anyhow::Result<()>) ->
     let signals = stop_signals()?;
     let run_path = new_file::run_directory(&args.run_dir).map_err(FuseError::io("making", &args.run_dir))?;
     keep_private().context("setting umask and RLIMIT_CORE")?;
-    keep_agent_capabilities().context("giving up capabilities")?;
+    keep_agent_capabilities(args.mode == AgentMode::Views).context("giving up capabilities")?;
     let program = rustix::fs::open(&args.exe, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| FuseError::io("opening", &args.exe)(e.into()))?;
     let mut start = AgentOptions::new(run_path, &args.policy_args, args.api, args.stop_deadline);

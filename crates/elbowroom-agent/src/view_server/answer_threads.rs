@@ -1,4 +1,4 @@
-//! The threads of the view server. Those that take requests from the kernel answer them, but for those of containers that ask
+//! The threads of the view server. Those that take requests from the kernel answer them, but for those of tenants that ask
 //! without pause: these are answered by a thread of their own, so that they wait for each other and no neighbour waits
 //! for them.
 
@@ -34,15 +34,16 @@ pub(super) struct SharedServer {
 impl SharedServer {
     /// A server of these slots.
     pub fn new(handover: Handover, slots: Slots) -> Self {
-        // One for each slot, and one for all containers that are gone.
+        // One for each tenant, who has a slot, and one for all containers that are gone.
         let budgets = Budgets::new(slots.capacity() + 1);
         Self { triggers: Triggers::new(&slots), budgets, handover, slots }
     }
 
-    /// The container that pays for a request. None, where it is about the mount itself, which no container reaches.
+    /// Which account pays for a request: that of the container's tenant. None, where it is about the mount itself, which no container
+    /// reaches.
     fn account(&self, nodeid: u64) -> Option<usize> {
         let serial = serial_of(nodeid)?;
-        Some(self.slots.get(serial).map_or(self.slots.capacity(), |slot| self.slots.place(slot)))
+        Some(self.slots.get(serial).map_or(self.slots.capacity(), |slot| self.slots.account(slot)))
     }
 
     /// Notes for the policy process whose requests wait for what it owes.
@@ -96,7 +97,7 @@ impl SharedServer {
         Ok(())
     }
 
-    /// Answers what comes to `inbox`, each container in turn and at its pace, until nothing is sent any more; then what is
+    /// Answers what comes to `inbox`, each tenant in turn and at its pace, until nothing is sent any more; then what is
     /// left.
     pub fn answer_deferred(&self, inbox: &Receiver<DeferredRequest>) -> Result<(), FuseError> {
         let mut worker = Worker::new(self);
@@ -158,7 +159,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Has a request wait, or refuses it where its container has too many that do.
+    /// Has a request wait, or refuses it where its tenant has too many that do.
     fn keep(&mut self, queue: &mut DeferredQueue, request: DeferredRequest) -> Result<(), FuseError> {
         let Err(request) = queue.push(request) else { return Ok(()) };
         let decoded = FuseRequest::decode(&request.bytes).expect("it was decoded before");

@@ -1,14 +1,15 @@
-//! What the view server does for each container, and how much of that at once.
+//! What the view server does for each tenant, a container with all that are in it, and how much of that at once.
 //!
 //! # Problem
 //! A request costs the server CPU time that no quota of the container counts. A container that asks without pause would take
 //! the server from its neighbours, and CPU time beyond its quota (`docs/decisions/0037-view-server-budget.md`).
 //!
 //! # Approach
-//! Each container owes the CPU time that was spent for it, and pays it back at a constant rate, twice over (the generic cell
+//! Each tenant owes the CPU time that was spent for it, and pays it back at a constant rate, twice over (the generic cell
 //! rate algorithm, ITU-T I.371): against [`PROMPT`], within which it is answered at once, and against [`PACED`], beyond which
 //! it waits until it has paid. What lies between is answered after the others ([`crate::view_server::deferred`]). Nothing is
-//! ever refused. An account is one atomic word, so that no reader waits for a lock.
+//! ever refused. An account is two atomic words, so that no reader waits for a lock. Which one pays is in the container's slot
+//! ([`crate::view_server::slots::Slots::account`]): a container makes others in itself as it likes, and they are no more than one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ const PROMPT: Allowance = Allowance { share: 200, burst: Duration::from_millis(2
 /// Answered at all: half of what the smallest usual quota gives, and in one go what it takes to walk the view of a large machine.
 const PACED: Allowance = Allowance { share: 10, burst: Duration::from_millis(100) };
 
-/// The accounts of all containers. One that takes the slot of another inherits what that one owed, which is paid within
+/// The accounts of all tenants. One that takes the account of another inherits what that one owed, which is paid within
 /// a second.
 pub(super) struct Budgets {
     began: Instant,

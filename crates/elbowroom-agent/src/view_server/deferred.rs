@@ -1,5 +1,5 @@
-//! Requests of containers that have used up what is answered at once ([`crate::view_server::budget`]): one thread answers
-//! them, each container in turn, at the pace that each has left.
+//! Requests of tenants that have used up what is answered at once ([`crate::view_server::budget`]): one thread answers
+//! them, each tenant in turn, at the pace that each has left.
 //!
 //! A READ that fills the page cache holds its page locked, and the notifier of the policy process, which serves all
 //! containers, waits for that page. So those come first and at once; a page kept ([`crate::view_server::rendered`])
@@ -13,8 +13,8 @@ use std::time::Duration;
 /// Most requests that wait, of all containers. Each is a thread of a container that sleeps in the kernel; one more is
 /// answered at once.
 pub(super) const MAX_DEFERRED: usize = 1 << 16;
-/// Most of these of one container, so that one leaves the others room. One more is refused (`EAGAIN`).
-const MAX_OF_CONTAINER: usize = MAX_DEFERRED / 8;
+/// Most of these of one tenant, so that one leaves the others room. One more is refused (`EAGAIN`).
+const MAX_OF_TENANT: usize = MAX_DEFERRED / 8;
 /// Most bytes kept of a request: all of those that are answered by what they say. Of a longer one, such as an ioctl(2) with its argument,
 /// the header is enough.
 const MAX_KEPT: usize = 512;
@@ -26,7 +26,7 @@ pub(super) const INBOX: usize = 1 << 10;
 pub(super) struct DeferredRequest {
     /// Where the answer goes.
     pub connection: Connection,
-    /// The container that pays for it.
+    /// The tenant that pays for it.
     pub account: usize,
     /// Whether the notifier waits until it is answered.
     holds_page: bool,
@@ -79,9 +79,9 @@ impl DeferredQueue {
         self.len < MAX_DEFERRED
     }
 
-    /// Adds a request, or gives it back where its container has too many.
+    /// Adds a request, or gives it back where its tenant has too many.
     pub fn push(&mut self, request: DeferredRequest) -> Result<(), DeferredRequest> {
-        if !request.holds_page && self.others(request.account) >= MAX_OF_CONTAINER {
+        if !request.holds_page && self.others(request.account) >= MAX_OF_TENANT {
             return Err(request);
         }
         let turns = &mut self.turns;
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn one_container_leaves_the_others_room() {
         let mut queue = DeferredQueue::default();
-        (0..MAX_OF_CONTAINER).for_each(|_| queue.push(request(1, 0, read(true))).unwrap());
+        (0..MAX_OF_TENANT).for_each(|_| queue.push(request(1, 0, read(true))).unwrap());
         assert!(queue.push(request(1, 1, read(true))).is_err());
         queue.push(request(1, 2, read(false))).unwrap();
         queue.push(request(2, 3, read(true))).unwrap();

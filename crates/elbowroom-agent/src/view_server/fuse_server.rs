@@ -7,7 +7,7 @@
 use crate::view_server::abi;
 use crate::view_server::abi::{FOREVER, FuseOp, FuseRequest, NodeAttr, NodeKind, ReadWindow};
 use crate::view_server::host_files::HostFiles;
-use crate::view_server::rendered::{RenderedPage, RenderedPages};
+use crate::view_server::rendered::{PageKey, RenderedPage, RenderedPages};
 use crate::view_server::slots::{SlotHandle, SlotSnapshot, Slots};
 use crate::view_server::triggers::Triggers;
 use elbowroom_types::unit::Micros;
@@ -221,7 +221,8 @@ impl<'a> FuseServer<'a> {
         let size = node.page_bit().map(|bit| self.slots.size(slot, bit).ok_or(Errno::STALE)).transpose()?;
         let now = clock_gettime(ClockId::Boottime);
         let now = Micros(now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000);
-        let kept = self.rendered.get(slot, node, generation, now);
+        let key = PageKey { account: self.slots.account(slot), slot, node };
+        let kept = self.rendered.get(key, generation, now);
         if let Some(text) = kept.filter(|text| size.is_none_or(|size| size as usize == text.len())) {
             out.extend_from_slice(in_window(text, window));
             return Ok(());
@@ -233,7 +234,7 @@ impl<'a> FuseServer<'a> {
         let text = render::render(node, facts, times, &host, now, size);
         out.extend_from_slice(in_window(&text, window));
         let page = RenderedPage { generation: *generation, rendered_at: now, text };
-        self.rendered.insert(slot, node, page);
+        self.rendered.insert(key, page);
         Ok(())
     }
 
@@ -363,7 +364,7 @@ mod tests {
     /// What a server of one container, `c1`, whose host has no files, answers: errno, or the length of the body.
     fn ask(nodeid: impl Fn(SlotHandle) -> u64, op: FuseOp<'_>) -> Result<usize, i32> {
         let slots = Slots::create(4, 1).unwrap();
-        let slot = slots.add("c1", 0, &[24; 64], &ContainerSnapshot::EMPTY, &[]).unwrap();
+        let slot = slots.add("c1", (0, 0), &[24; 64], &ContainerSnapshot::EMPTY, &[]).unwrap();
         let empty = tempfile::tempdir().unwrap();
         let mut out = Vec::new();
         let request = FuseRequest { unique: 7, nodeid: nodeid(slot), op };
@@ -430,8 +431,8 @@ mod tests {
     fn files_that_take_triggers_are_opened_written_and_polled() {
         let slots = Slots::create(4, 1).unwrap();
         let facts = ContainerSnapshot { has_pressure: 1, ..ContainerSnapshot::EMPTY };
-        let slot = slots.add("own", 0, &[24; 64], &facts, &[]).unwrap();
-        let without = slots.add("hosts", 0, &[24; 64], &ContainerSnapshot::EMPTY, &[]).unwrap();
+        let slot = slots.add("own", (0, 0), &[24; 64], &facts, &[]).unwrap();
+        let without = slots.add("hosts", (0, 0), &[24; 64], &ContainerSnapshot::EMPTY, &[]).unwrap();
         let host = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(host.path().join("proc/pressure")).unwrap();
         std::fs::write(host.path().join("proc/pressure/memory"), "").unwrap();
@@ -482,7 +483,7 @@ mod tests {
     fn a_directory_reads_in_pieces_of_any_size() {
         let slots = Slots::create(8, 1).unwrap();
         for i in 0..5 {
-            slots.add(&format!("container{i}"), 0, &[0; 64], &ContainerSnapshot::EMPTY, &[]).unwrap();
+            slots.add(&format!("container{i}"), (0, 0), &[0; 64], &ContainerSnapshot::EMPTY, &[]).unwrap();
         }
         let mut server = FuseServer::new(&slots, HostFiles::new("/nowhere"));
         let (mut out, mut offset, mut names) = (Vec::new(), 0, Vec::new());

@@ -7,26 +7,27 @@
 //! every neighbour's numbers late, and the CPU time is in no quota of the container's.
 //!
 //! # Approach
-//! One container at a time, by whichever thread is free, so that one that takes long holds up one of [`QUICK_THREADS`]. A container that
-//! took [`SLOW_DROP`] is served by another thread from then on, at [`SLOW_SHARE`] of a CPU, until it was quick for [`SLOW_FOR`]. Its own
-//! pages are late, and no other's.
+//! One container at a time, by whichever thread is free, and one of each tenant, a container with all that are in it: who takes long holds
+//! up one of [`QUICK_THREADS`]. A tenant that took [`SLOW_DROP`], at once or beyond [`SLOW_SHARE`] of a CPU, is served by another thread from
+//! then on, at that share, until it was quick for [`SLOW_FOR`]. Its own pages are late, and no other's.
 
 use super::notifier_queue::{LOCK_EXPECT, NotifierQueue, NotifierShared, lock, spawn, view_files};
 use crate::view_server::slots::{SlotHandle, SlotSnapshot};
 use crate::view_server::{FuseError, abi};
 use elbowroom_view::pages::tree;
 use rustix::time::{ClockId, clock_gettime};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Threads for all that are not known to be slow.
 const QUICK_THREADS: usize = 3;
-/// A container whose pages take so long is slow; the usual ones take some ten microseconds.
+/// A tenant is slow when the pages of one of its containers take so long, or when it owes so much CPU time; the usual ones take some ten
+/// microseconds.
 const SLOW_DROP: Duration = Duration::from_millis(10);
 /// For so long after that.
 const SLOW_FOR: Duration = Duration::from_secs(60);
-/// The pages of a slow container are dropped for at most one part in so many of a CPU.
+/// The pages of a tenant are dropped for at most one part in so many of a CPU.
 const SLOW_SHARE: u32 = 20;
 
 /// What is to be dropped.
@@ -36,8 +37,10 @@ pub(super) struct DropQueue {
     slow: Lane,
     /// Names to forget, with the ticket of each.
     names: Vec<(u64, String)>,
-    /// Containers that were slow.
-    slowness: HashMap<SlotHandle, Slowness>,
+    /// Tenants that owe CPU time, or were slow.
+    accounts: HashMap<u64, DropAccount>,
+    /// Tenants that a quick thread is at.
+    busy: HashSet<u64>,
     /// Tickets of what threads are at.
     under_way: BTreeSet<u64>,
     next_ticket: u64,
@@ -57,16 +60,26 @@ pub(super) struct OldPages {
     pub(super) mask: u64,
     /// All, also those that have no bit.
     pub(super) every: bool,
+    /// Whose container it is.
+    tenant: u64,
     /// When it was asked for.
     ticket: u64,
 }
 
-/// When a container took long.
+/// What dropping the pages of a tenant cost.
+#[derive(Clone, Copy)]
+struct DropAccount {
+    /// When its CPU time is paid, at [`SLOW_SHARE`].
+    paid_at: Instant,
+    slow: Option<Slowness>,
+}
+
+/// When a tenant took long.
 #[derive(Clone, Copy)]
 struct Slowness {
     last: Instant,
-    /// Not served sooner.
-    next: Instant,
+    /// Its container that did.
+    slot: SlotHandle,
     /// Whether that was work, and no wait for a page that is being read.
     is_work: bool,
 }
@@ -79,13 +92,13 @@ enum Job {
 
 impl DropQueue {
     /// Adds pages of a container.
-    pub(super) fn push(&mut self, slot: SlotHandle, mask: u64, every: bool) {
+    pub(super) fn push(&mut self, slot: SlotHandle, tenant: u64, mask: u64, every: bool) {
         let ticket = self.ticket();
-        let is_slow = self.slowness.contains_key(&slot);
+        let is_slow = self.slowness(tenant).is_some();
         let lane = if is_slow { &mut self.slow } else { &mut self.quick };
         let old = lane.pages.entry(slot).or_insert_with(|| {
             lane.order.push_back(slot);
-            OldPages { ticket, ..OldPages::default() }
+            OldPages { tenant, ticket, ..OldPages::default() }
         });
         old.mask |= mask;
         old.every |= every;
@@ -98,7 +111,6 @@ impl DropQueue {
             lane.pages.remove(&slot);
             lane.order.retain(|other| *other != slot);
         }
-        self.slowness.remove(&slot);
         self.names.extend(name.map(|name| (ticket, name)));
     }
 
@@ -107,21 +119,26 @@ impl DropQueue {
         self.next_ticket
     }
 
-    /// Whether all that was asked for before `ticket` is done, but of containers that are slow by the work that they make.
+    /// Whether all that was asked for before `ticket` is done, but of tenants that are slow by the work that they make.
     pub(super) fn is_done(&self, ticket: u64) -> bool {
-        let slow = self.slow.pages.iter().filter(|(slot, _)| !self.makes_work(**slot));
+        let slow = self.slow.pages.iter().filter(|(_, old)| !self.makes_work(old.tenant));
         let queued = self.quick.pages.iter().chain(slow).map(|(_, old)| old.ticket);
         let names = self.names.iter().map(|(at, _)| *at);
         queued.chain(names).chain(self.under_way.iter().copied()).all(|at| at >= ticket)
     }
 
-    fn makes_work(&self, slot: SlotHandle) -> bool {
-        self.slowness.get(&slot).is_some_and(|slowness| slowness.is_work)
+    fn slowness(&self, tenant: u64) -> Option<Slowness> {
+        self.accounts.get(&tenant)?.slow
     }
 
-    /// The containers whose pages come late because of themselves.
+    fn makes_work(&self, tenant: u64) -> bool {
+        self.slowness(tenant).is_some_and(|slowness| slowness.is_work)
+    }
+
+    /// The containers because of which their tenants' pages come late: of each tenant, the last one.
     pub(super) fn slow(&self) -> impl Iterator<Item = SlotHandle> {
-        self.slowness.iter().filter(|(_, slowness)| slowness.is_work).map(|(slot, _)| *slot)
+        let slow = self.accounts.values().filter_map(|account| account.slow);
+        slow.filter(|slowness| slowness.is_work).map(|slowness| slowness.slot)
     }
 
     fn ticket(&mut self) -> u64 {
@@ -136,8 +153,11 @@ impl DropQueue {
                 Job::Names(ticket, self.names.drain(..).map(|(_, name)| name).collect())
             }
             None => {
-                let slot = self.quick.order.pop_front()?;
-                Job::Pages(slot, self.quick.pages.remove(&slot).expect("what has a turn has pages"))
+                let is_free = |slot| !self.busy.contains(&self.quick.pages[slot].tenant);
+                let at = self.quick.order.iter().position(is_free)?;
+                let (slot, old) = self.quick.take(at);
+                self.busy.insert(old.tenant);
+                Job::Pages(slot, old)
             }
         };
         self.under_way.insert(job.ticket());
@@ -146,47 +166,71 @@ impl DropQueue {
 
     /// The first that is due, or how long until one is.
     fn take_slow(&mut self, now: Instant) -> Result<Job, Option<Duration>> {
-        let due = |slot: &SlotHandle| self.slowness.get(slot).map_or(now, |slowness| slowness.next);
+        let paid_at = |old: &OldPages| self.accounts.get(&old.tenant).map_or(now, |account| account.paid_at);
+        let due = |slot: &SlotHandle| paid_at(&self.slow.pages[slot]);
         let soonest = self.slow.order.iter().map(due).min();
         let Some(at) = self.slow.order.iter().position(|slot| due(slot) <= now) else {
             return Err(soonest.map(|at| at.saturating_duration_since(now)));
         };
-        let slot = self.slow.order.remove(at).expect("it was found");
-        let old = self.slow.pages.remove(&slot).expect("what has a turn has pages");
-        if !self.makes_work(slot) {
+        let (slot, old) = self.slow.take(at);
+        if !self.makes_work(old.tenant) {
             self.under_way.insert(old.ticket);
         }
         Ok(Job::Pages(slot, old))
     }
 
-    /// Notes how long the pages of a container took, and how much of that was this thread's work; true if it is slow since now.
-    fn took(&mut self, slot: SlotHandle, now: Instant, elapsed: Duration, cpu: Duration) -> bool {
-        let before = self.slowness.get(&slot).copied();
-        let next = now + cpu * SLOW_SHARE;
-        match before {
-            None if elapsed < SLOW_DROP => return false,
-            Some(before) if elapsed < SLOW_DROP && now.saturating_duration_since(before.last) > SLOW_FOR => {
-                self.slowness.remove(&slot);
-            }
-            Some(before) if elapsed < SLOW_DROP => {
-                self.slowness.insert(slot, Slowness { next, ..before });
-            }
-            _ => {
-                let is_work = cpu >= SLOW_DROP || before.is_some_and(|before| before.is_work);
-                self.slowness.insert(slot, Slowness { last: now, next, is_work });
-            }
+    /// Notes how long the pages of a tenant's container took, and how much of that was this thread's work; true if the tenant is slow since
+    /// now.
+    fn took(
+        &mut self,
+        (slot, tenant): (SlotHandle, u64),
+        now: Instant,
+        elapsed: Duration,
+        cpu: Duration,
+    ) -> bool {
+        let is_over = |slow: Slowness| now.saturating_duration_since(slow.last) > SLOW_FOR;
+        self.accounts.retain(|_, account| account.paid_at > now || !account.slow.is_none_or(is_over));
+        let account = self.accounts.entry(tenant).or_insert(DropAccount { paid_at: now, slow: None });
+        account.paid_at = account.paid_at.max(now) + cpu * SLOW_SHARE;
+        let owes = account.paid_at - now >= SLOW_DROP * SLOW_SHARE;
+        let before = account.slow;
+        if elapsed >= SLOW_DROP || owes {
+            let is_work = owes || before.is_some_and(|before| before.is_work);
+            account.slow = Some(Slowness { last: now, slot, is_work });
         }
-        // What came meanwhile moves with it.
-        let (from, to) = match self.slowness.contains_key(&slot) {
-            true => (&mut self.quick, &mut self.slow),
-            false => (&mut self.slow, &mut self.quick),
-        };
-        if let Some(old) = from.pages.remove(&slot) {
-            from.order.retain(|other| *other != slot);
-            to.order.push_back(slot);
-            to.pages.insert(slot, old);
+        let is_slow_now = before.is_none() && account.slow.is_some();
+        if is_slow_now {
+            self.quick.move_to(&mut self.slow, tenant);
         }
-        before.is_none()
+        is_slow_now
+    }
+
+    /// Notes that a thread is done with a job.
+    fn finished(&mut self, job: &Job) {
+        self.under_way.remove(&job.ticket());
+        if let Job::Pages(_, old) = job {
+            self.busy.remove(&old.tenant);
+        }
+    }
+}
+
+impl Lane {
+    /// Takes out the container at a place in the order.
+    fn take(&mut self, at: usize) -> (SlotHandle, OldPages) {
+        let slot = self.order.remove(at).expect("it was found");
+        (slot, self.pages.remove(&slot).expect("what has a turn has pages"))
+    }
+
+    /// Moves what waits of a tenant.
+    fn move_to(&mut self, other: &mut Self, tenant: u64) {
+        let Self { order, pages } = self;
+        order.retain(|slot| {
+            let Some(old) = pages.get(slot).copied().filter(|old| old.tenant == tenant) else { return true };
+            pages.remove(slot);
+            other.order.push_back(*slot);
+            other.pages.insert(*slot, old);
+            false
+        });
     }
 }
 
@@ -252,25 +296,30 @@ impl NotifierShared {
     }
 
     fn finish(&self, job: Job, thread: &mut DropThread) -> Result<(), FuseError> {
-        let ticket = job.ticket();
-        let done = self.carry_out(job, thread);
-        lock(&self.queue).drops.under_way.remove(&ticket);
+        let done = self.carry_out(&job, thread);
+        let mut work = lock(&self.queue);
+        work.drops.finished(&job);
+        // What waited for its tenant's turn.
+        if !work.drops.quick.order.is_empty() {
+            self.wake.notify_one();
+        }
+        drop(work);
         self.done.notify_all();
         done
     }
 
-    fn carry_out(&self, job: Job, thread: &mut DropThread) -> Result<(), FuseError> {
+    fn carry_out(&self, job: &Job, thread: &mut DropThread) -> Result<(), FuseError> {
         match job {
             Job::Names(_, names) => names.iter().try_for_each(|name| {
                 abi::inval_entry(&mut thread.message, abi::ROOT_ID, name.as_bytes());
                 self.send_notification(&thread.message)
             }),
-            Job::Pages(slot, old) => {
+            &Job::Pages(slot, old) => {
                 let (begin, cpu) = (Instant::now(), thread_cpu_time());
                 let dropped = self.drop_old(slot, old, thread);
                 let (now, cpu) = (Instant::now(), thread_cpu_time().saturating_sub(cpu));
                 let mut work = lock(&self.queue);
-                if self.slots.owner(slot).is_some() && work.drops.took(slot, now, now - begin, cpu) {
+                if work.drops.took((slot, old.tenant), now, now - begin, cpu) {
                     self.tell_slow(slot, now - begin, work);
                 }
                 self.wake_slow.notify_one();
@@ -343,7 +392,7 @@ mod tests {
     fn what_is_asked_twice_is_done_once_and_in_turn() {
         let mut queue = DropQueue::default();
         for (serial, mask) in [(1, 1), (2, 1), (1, 2)] {
-            queue.push(slot(serial), mask, false);
+            queue.push(slot(serial), serial, mask, false);
         }
         assert_eq!(
             [quick(&mut queue), quick(&mut queue), quick(&mut queue)],
@@ -354,36 +403,78 @@ mod tests {
     #[test]
     fn a_container_that_takes_long_is_served_apart_and_at_its_pace() {
         let (mut queue, begin) = (DropQueue::default(), Instant::now());
-        queue.push(slot(1), 1, false);
+        queue.push(slot(1), 1, 1, false);
         quick(&mut queue);
         // What comes while its thread is at it goes with it.
-        queue.push(slot(1), 2, false);
-        assert!(queue.took(slot(1), begin, 500 * MS, 100 * MS));
-        queue.push(slot(1), 4, false);
-        queue.push(slot(2), 1, false);
+        queue.push(slot(1), 1, 2, false);
+        assert!(queue.took((slot(1), 1), begin, 500 * MS, 100 * MS));
+        queue.push(slot(1), 1, 4, false);
+        queue.push(slot(2), 2, 1, false);
         assert_eq!([quick(&mut queue), quick(&mut queue)], [Some((2, 1)), None]);
         assert_eq!(queue.take_slow(begin).err(), Some(Some(2_000 * MS)));
         let Ok(Job::Pages(served, old)) = queue.take_slow(begin + 2_000 * MS) else { panic!("it is due") };
         assert_eq!((served, old.mask), (slot(1), 6));
         // It is quick again: after a minute it counts as the others.
-        for (after, is_slow) in [(1, true), (59, true), (61, false)] {
-            assert!(!queue.took(slot(1), begin + 1_000 * after * MS, MS, MS));
+        for (after, is_slow) in [(3, true), (59, true), (61, false)] {
+            assert!(!queue.took((slot(1), 1), begin + 1_000 * after * MS, MS, MS));
             assert_eq!(queue.slow().count() == 1, is_slow, "{after}");
         }
-        assert!(!queue.took(slot(2), begin, 9 * MS, MS));
+        assert!(!queue.took((slot(2), 2), begin, 9 * MS, MS));
         assert_eq!(queue.slow().count(), 0);
+    }
+
+    #[test]
+    fn the_containers_in_one_container_hold_one_quick_thread() {
+        let mut queue = DropQueue::default();
+        (10..20).for_each(|serial| queue.push(slot(serial), 1, 1, false));
+        queue.push(slot(2), 2, 1, false);
+        let first = queue.take_quick().unwrap();
+        assert_eq!([quick(&mut queue), quick(&mut queue)], [Some((2, 1)), None]);
+        queue.finished(&first);
+        assert_eq!([quick(&mut queue), quick(&mut queue)], [Some((11, 1)), None]);
+    }
+
+    #[test]
+    fn the_containers_in_one_container_have_one_share_of_a_cpu() {
+        let (mut queue, mut now, mut used) = (DropQueue::default(), Instant::now(), Duration::ZERO);
+        let end = now + 10_000 * MS;
+        // Each is new, takes less than is slow, and is gone afterwards.
+        for serial in 10.. {
+            queue.push(slot(serial), 1, 1, false);
+            let job = queue.take_quick().map_or_else(|| queue.take_slow(now), Ok);
+            let job = job.unwrap_or_else(|wait| {
+                now += wait.unwrap();
+                queue.take_slow(now).unwrap_or_else(|_| panic!("it is due"))
+            });
+            if now > end {
+                break;
+            }
+            queue.took((slot(serial), 1), now, 9 * MS, 9 * MS);
+            used += 9 * MS;
+            now += 9 * MS;
+            queue.finished(&job);
+            queue.push_name(slot(serial), None);
+        }
+        assert!((400..550).contains(&used.as_millis()), "{used:?}");
+        assert_eq!(queue.slow().count(), 1);
+        // A neighbour is served at once.
+        queue.push(slot(2), 2, 1, false);
+        assert_eq!(quick(&mut queue), Some((2, 1)));
+        // Nothing is left of them.
+        queue.took((slot(2), 2), now + 2 * SLOW_FOR, MS, MS);
+        assert_eq!(queue.accounts.len(), 1);
     }
 
     #[test]
     fn what_was_asked_before_is_done_when_it_has_ended() {
         let mut queue = DropQueue::default();
-        queue.push(slot(1), 1, false);
+        queue.push(slot(1), 1, 1, false);
         let asked = queue.now();
-        queue.push(slot(2), 1, false);
+        queue.push(slot(2), 2, 1, false);
         assert!(!queue.is_done(asked));
         let job = queue.take_quick().unwrap();
         assert!(!queue.is_done(asked), "it is under way");
-        queue.under_way.remove(&job.ticket());
+        queue.finished(&job);
         assert!(queue.is_done(asked) && !queue.is_done(queue.now()));
         queue.push_name(slot(2), Some("gone".into()));
         assert!(!queue.is_done(queue.now()));

@@ -56,7 +56,8 @@ impl NotifierQueue {
 impl NotifierShared {
     /// Has pages of a container dropped.
     pub(super) fn push(&self, slot: SlotHandle, mask: u64, every: bool) {
-        lock(&self.queue).drops.push(slot, mask, every);
+        let tenant = self.slots.tenant(slot);
+        lock(&self.queue).drops.push(slot, tenant, mask, every);
         self.wake.notify_one();
         self.wake_slow.notify_one();
     }

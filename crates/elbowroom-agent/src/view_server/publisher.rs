@@ -165,21 +165,22 @@ impl Publisher {
     }
 
     /// Makes a container's view: the directory `id` is there when this returns. The sizes of its files are measured
-    /// now and change only when more CPUs become possible for it, or the machine has more disks. `owner` tells the container from any other, also from one that
-    /// has its name later: the server after a restart finds it by that.
+    /// now and change only when more CPUs become possible for it, or the machine has more disks. `whose`: a number that tells the container from
+    /// any other, also from one that has its name later, by which it is found after a restart; and that of the outermost container around
+    /// it, or its own.
     ///
     /// # Errors
     /// [`FuseError::Name`], [`FuseError::Exists`], [`FuseError::Full`], [`FuseError::TooManyCpus`].
     pub fn add(
         &mut self,
         id: &str,
-        owner: u64,
+        whose: (u64, u64),
         facts: &ContainerSnapshot,
         times: &[CpuTimes],
     ) -> Result<SlotHandle, FuseError> {
         let sizes = self.measure_sizes(facts);
         let hands = lock(&self.shared.slot_reuse);
-        let slot = self.shared.slots.add(id, owner, &sizes, facts, times)?;
+        let slot = self.shared.slots.add(id, whose, &sizes, facts, times)?;
         drop(hands);
         self.view_shapes.insert(slot, ViewShape::of(facts));
         Ok(slot)
@@ -264,6 +265,11 @@ impl Publisher {
         work.readers.remove(&slot);
         work.drops.push_name(slot, name);
         self.shared.wake.notify_one();
+    }
+
+    /// The number that tells a container from any other, as [`Self::add`] was told.
+    pub(crate) fn owner(&self, slot: SlotHandle) -> Option<u64> {
+        self.shared.slots.owner(slot)
     }
 
     /// The containers that asked the view server more than they may since this was called last.

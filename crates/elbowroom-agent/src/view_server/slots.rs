@@ -14,7 +14,7 @@
 //! The mapping is a slice of atomic words, so every access is an ordinary checked index; data words are read and written
 //! relaxed, and the generation and the serial order them (Boehm, *Can Seqlocks Get Along With Programming Language
 //! Memory Models?*, MSPC'12, section 4). Layout, in 64-bit words: header, index (one entry per slot: serial, hash of
-//! the name), slots.
+//! the name, tenant, account), slots.
 //!
 //! # Terminology
 //! *Serial*: names one stay of one container in one slot, never used again; `serial % capacity` is the slot.
@@ -43,8 +43,8 @@ use crate::view_server::FuseError;
 use elbowroom_types::cpuset::MAX_CPUS;
 use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use layout::{
-    FACTS_WORDS, MAGIC, NAME_WORDS, PAGE_BITS, SIZE_WORDS, TIMES_WORDS, buffer_words, head, index_words,
-    layout_id, slot, slot_words, total_words,
+    FACTS_WORDS, MAGIC, NAME_WORDS, PAGE_BITS, SIZE_WORDS, TIMES_WORDS, buffer_words, head, index,
+    index_words, layout_id, slot, slot_words, total_words,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -208,9 +208,16 @@ impl Slots {
         Some(generation)
     }
 
-    /// Which slot a container has: below [`Slots::capacity`].
-    pub(crate) fn place(&self, slot: SlotHandle) -> usize {
-        self.index_of(slot.serial)
+    /// Which account pays for what is done for a container: that of its tenant, a number below [`Slots::capacity`] that no other tenant
+    /// has. Of a container that is gone it may be another's.
+    pub(crate) fn account(&self, slot: SlotHandle) -> usize {
+        let account = self.index_word(self.index_of(slot.serial), index::ACCOUNT).load(Ordering::Relaxed);
+        (account as usize).min(self.capacity - 1)
+    }
+
+    /// The tenant of a container, as [`Self::add`] was told. Of a container that is gone it may be another's.
+    pub(crate) fn tenant(&self, slot: SlotHandle) -> u64 {
+        self.index_word(self.index_of(slot.serial), index::TENANT).load(Ordering::Relaxed)
     }
 
     /// Copies a container's numbers into `into`; `None` when it is gone. Tries again when the writer passed by twice
@@ -229,15 +236,15 @@ impl Slots {
 
     // ---- the one writer ----
 
-    /// Gives a container a slot. `owner` tells it from any other, also from one of the same name later; `sizes` are its pages'
-    /// constant sizes by page bit.
+    /// Gives a container a slot. `owner` tells it from any other, also from one of the same name later; `tenant` is the owner of the
+    /// outermost container around it, or its own; `sizes` are its pages' constant sizes by page bit.
     ///
     /// # Errors
     /// [`FuseError::Name`], [`FuseError::Exists`], [`FuseError::Full`], [`FuseError::TooManyCpus`].
     pub fn add(
         &self,
         name: &str,
-        owner: u64,
+        (owner, tenant): (u64, u64),
         sizes: &[u32; PAGE_BITS],
         facts: &ContainerSnapshot,
         times: &[CpuTimes],
@@ -251,7 +258,7 @@ impl Slots {
                 false => (true, *place as u64),
             })
             .ok_or(FuseError::Full { capacity: self.capacity })?;
-        let base = self.base_of(place);
+        let (base, account) = (self.base_of(place), self.account_for(tenant, place));
         let last = &self.words[base + slot::LAST_SERIAL];
         // Serial 0 means "free" and node 1 is the mount, so the first serial of slot p is capacity + p.
         let serial = last.load(Ordering::Relaxed).max(place as u64) + self.capacity as u64;
@@ -268,6 +275,8 @@ impl Slots {
                 .for_each(|word| word.store(0, Ordering::Relaxed));
             self.fill(base, facts, times);
             self.hash_of(place).store(fnv1a(name.as_bytes()), Ordering::Relaxed);
+            self.index_word(place, index::TENANT).store(tenant, Ordering::Relaxed);
+            self.index_word(place, index::ACCOUNT).store(account as u64, Ordering::Relaxed);
             self.words[head::HIGH_WATER].fetch_max(place as u64 + 1, Ordering::Relaxed);
         });
         Ok(SlotHandle { serial })
@@ -322,6 +331,20 @@ impl Slots {
         self.check_live(slot).map_or(0, |()| bits)
     }
 
+    /// The account for a container of `tenant` that comes to `place`: that of the others of this tenant, or one that is free.
+    fn account_for(&self, tenant: u64, place: usize) -> usize {
+        let mut taken = vec![false; self.capacity];
+        for (_, other) in self.iter_from(0) {
+            let account = self.account(other);
+            if self.tenant(other) == tenant {
+                return account;
+            }
+            taken[account] = true;
+        }
+        // There are no more of them than other slots in use.
+        if taken[place] { taken.iter().position(|taken| !taken).unwrap_or(place) } else { place }
+    }
+
     fn check(&self, name: &str, times: &[CpuTimes]) -> Result<(), FuseError> {
         let bad = name.is_empty() || name.len() > MAX_NAME || name == "." || name == "..";
         if bad || name.bytes().any(|b| b == b'/' || b == 0) {
@@ -373,11 +396,15 @@ impl Slots {
     }
 
     fn serial_of(&self, place: usize) -> &AtomicU64 {
-        &self.words[head::WORDS + place * 2]
+        self.index_word(place, index::SERIAL)
     }
 
     fn hash_of(&self, place: usize) -> &AtomicU64 {
-        &self.words[head::WORDS + place * 2 + 1]
+        self.index_word(place, index::NAME_HASH)
+    }
+
+    fn index_word(&self, place: usize, word: usize) -> &AtomicU64 {
+        &self.words[head::WORDS + place * index::WORDS + word]
     }
 
     fn base(&self, slot: SlotHandle) -> usize {

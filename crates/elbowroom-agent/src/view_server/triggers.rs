@@ -222,7 +222,7 @@ mod tests {
     impl Rig {
         fn new() -> Self {
             let slots = Slots::create(4, 1).unwrap();
-            let slot = slots.add("c1", 0, &[24; 64], &ContainerSnapshot::EMPTY, &[]).unwrap();
+            let slot = slots.add("c1", (0, 0), &[24; 64], &ContainerSnapshot::EMPTY, &[]).unwrap();
             let triggers = Triggers::new(&slots);
             Self { slots, slot, triggers, snapshot: SlotSnapshot::default() }
         }

@@ -68,7 +68,7 @@ pub fn main(containers: usize, hz: u64) -> anyhow::Result<()> {
         let slot = match before.iter().find(|(_, owner)| *owner == container as u64) {
             Some((slot, _)) => *slot,
             None => publisher
-                .add(&name, container as u64, &facts_of(container, 1), &times_of(1))
+                .add(&name, (container as u64, container as u64), &facts_of(container, 1), &times_of(1))
                 .context("while adding")?,
         };
         slots.push(slot);
@@ -119,7 +119,7 @@ fn command(publisher: &mut Publisher, slots: &mut [SlotHandle], line: &str) -> S
             publisher.remove(slots[container]);
             let added = publisher.add(
                 &super::name(container),
-                container as u64,
+                (container as u64, container as u64),
                 &facts_of(container, 1),
                 &times_of(1),
             );

@@ -23,7 +23,9 @@ impl AgentMode {
             Self::Full => {
                 "full: mounts views, measures, hears probes, asks for memory, runs hooks, and limits where told to"
             }
-            Self::Views => "views: mounts views; no probes, governors, requests for memory, hooks or checks",
+            Self::Views => {
+                "views: mounts views; no probes, governors, requests for memory, hooks, checks or BPF"
+            }
         }
     }
 }

@@ -1,4 +1,8 @@
 //! Datagrams with the kernel's word on who sent them (`SO_PASSCRED`, unix(7)).
+//!
+//! That is a number, and another process may have it by the time it is looked up. Where the kernel lets no descriptor in that somebody sent
+//! (Linux 6.16), it also gives a pidfd of the sender (`SO_PASSPIDFD`, since 6.5), which says whether the number still is the sender's.
+//! Earlier, room for a pidfd would be room for a descriptor that was sent along (`scm_recv_unix` of Linux 6.5 to 6.15 hands those out first).
 
 use crate::{process, unix_socket};
 use libc::{c_int, c_void, socklen_t};
@@ -7,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::cell::UnsafeCell;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, mpsc};
@@ -23,6 +27,11 @@ const MAX_DISCARDS: usize = 8;
 /// How long a thread may take to take a message out of the queue.
 const TAKE_TIMEOUT: Duration = Duration::from_millis(20);
 
+/// Has a pidfd of the sender come with each message (include/uapi/asm-generic/socket.h),
+const SO_PASSPIDFD: c_int = 76;
+/// in a control message of this type (include/linux/socket.h).
+const SCM_PIDFD: c_int = 4;
+
 /// A record's longest bytes, and one more to see that it is too long.
 const DATAGRAM_BUFFER_BYTES: usize = elbowroom_types::probe::MAX_RECORD_LEN + 1;
 
@@ -33,6 +42,8 @@ pub struct DatagramSocket {
     fd: Option<OwnedFd>,
     /// The kernel lets no program send descriptors.
     refuses_descriptors: bool,
+    /// The kernel gives pidfds of senders.
+    gives_pidfds: bool,
     /// Threads that took messages with descriptors and are not back.
     discards: Vec<Discard>,
 }
@@ -42,12 +53,23 @@ pub struct DatagramSocket {
 pub struct Datagram {
     /// What was sent; one byte longer than the longest record when it was cut off.
     pub bytes: Vec<u8>,
-    /// The process that sent it, as this process numbers it; `None` where it has no number here.
-    pub pid: Option<i32>,
+    /// Who sent it, as far as the kernel says.
+    sender: Sender,
     /// Where an answer can go, if the sender has an address.
     sender_address: Option<SenderAddress>,
     /// Descriptors lie beside it.
     has_descriptors: bool,
+}
+
+/// The process that sent a datagram.
+#[derive(Debug)]
+struct Sender {
+    /// As this process numbers it; `None` where it has no number here.
+    pid: Option<i32>,
+    /// The same process, whatever has its number by now.
+    process: Option<OwnedFd>,
+    /// The kernel gives a pidfd of every sender that is there.
+    has_pidfd: bool,
 }
 
 /// The address of a sender.
@@ -79,8 +101,9 @@ impl DatagramSocket {
         let fd = datagram_socket(SocketFlags::NONBLOCK)?;
         rustix::net::sockopt::set_socket_passcred(&fd, true)?;
         let refuses_descriptors = unix_socket::refuse_descriptors(&fd);
+        let gives_pidfds = refuses_descriptors && unix_socket::set_flag(&fd, SO_PASSPIDFD, true);
         bind(&fd)?;
-        Ok(Self { fd: Some(fd), refuses_descriptors, discards: Vec::new() })
+        Ok(Self { fd: Some(fd), refuses_descriptors, gives_pidfds, discards: Vec::new() })
     }
 
     fn raw(&self) -> c_int {
@@ -94,16 +117,16 @@ impl DatagramSocket {
     /// As recvmsg(2), clone(2).
     pub fn receive(&mut self) -> io::Result<Option<Datagram>> {
         if self.refuses_descriptors {
-            return read(self.raw(), 0);
+            return read(self.raw(), 0, self.gives_pidfds);
         }
         // Until a message is taken, it is the next.
         if self.discards.last().is_some_and(|last| !last.wait_until_taken()) {
             return Ok(None);
         }
         // Looking at a message takes no reference away, so it releases nothing.
-        let Some(datagram) = read(self.raw(), libc::MSG_PEEK)? else { return Ok(None) };
+        let Some(datagram) = read(self.raw(), libc::MSG_PEEK, false)? else { return Ok(None) };
         if !datagram.has_descriptors {
-            return read(self.raw(), 0);
+            return read(self.raw(), 0, false);
         }
         if self.is_clogged() {
             return Ok(None);
@@ -137,9 +160,32 @@ impl DatagramSocket {
 }
 
 impl Datagram {
+    /// The cgroups of who sent it, one path per hierarchy; empty when it is gone, or has no number here.
+    pub fn sender_cgroups(&self) -> Vec<String> {
+        self.sender.cgroups()
+    }
+
     /// Where an answer can go.
     pub fn sender_address(&self) -> Option<&SenderAddress> {
         self.sender_address.as_ref()
+    }
+}
+
+impl Sender {
+    fn cgroups(&self) -> Vec<String> {
+        let paths = self.pid.map(process::cgroup_paths).unwrap_or_default();
+        // After the look: while the sender is there, no other process has its number.
+        let was_sender =
+            !self.has_pidfd || self.process.as_ref().is_some_and(|process| exists(process.as_fd()));
+        if was_sender { paths } else { Vec::new() }
+    }
+}
+
+/// Whether a process still has its number: it runs, or its parent has not heard yet that it ended.
+fn exists(process: BorrowedFd<'_>) -> bool {
+    // SAFETY: the descriptor is open for the call, which reads no memory: signal 0 is none, and asks.
+    unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), 0, std::ptr::null::<c_void>(), 0) == 0
     }
 }
 
@@ -231,10 +277,10 @@ fn on_own_copy(
     Ok(thread)
 }
 
-/// Takes the next datagram, or looks at it (`MSG_PEEK`).
-fn read(socket: c_int, flags: c_int) -> io::Result<Option<Datagram>> {
+/// Takes the next datagram, or looks at it (`MSG_PEEK`). `has_pidfd`: the kernel gives a pidfd, and no descriptor that was sent.
+fn read(socket: c_int, flags: c_int, has_pidfd: bool) -> io::Result<Option<Datagram>> {
     let mut bytes = vec![0u8; DATAGRAM_BUFFER_BYTES];
-    let mut control = ControlBuffer { space: [0; CREDENTIALS_BYTES] };
+    let mut control = ControlBuffer { space: [0; CREDENTIALS_BYTES + PIDFD_BYTES] };
     // SAFETY: a sockaddr_un and a msghdr are plain numbers and pointers, for which zero is a value.
     let (mut from, mut message): (libc::sockaddr_un, libc::msghdr) =
         unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
@@ -244,9 +290,11 @@ fn read(socket: c_int, flags: c_int) -> io::Result<Option<Datagram>> {
     message.msg_iov = &raw mut iov;
     message.msg_iovlen = 1;
     message.msg_control = control.space.as_mut_ptr().cast::<c_void>();
-    message.msg_controllen = control.space.len() as _;
+    message.msg_controllen = (CREDENTIALS_BYTES + if has_pidfd { PIDFD_BYTES } else { 0 }) as _;
     // SAFETY: every pointer in the message is to a live buffer of the length that stands beside it.
-    let got = unsafe { libc::recvmsg(socket, &raw mut message, flags | libc::MSG_DONTWAIT) };
+    let got = unsafe {
+        libc::recvmsg(socket, &raw mut message, flags | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC)
+    };
     let Ok(got) = usize::try_from(got) else {
         return match Errno::from_io_error(&io::Error::last_os_error()) {
             Some(Errno::AGAIN | Errno::INTR) | None => Ok(None),
@@ -258,31 +306,53 @@ fn read(socket: c_int, flags: c_int) -> io::Result<Option<Datagram>> {
     let named = message.msg_namelen as usize > size_of::<libc::sa_family_t>();
     let sender_address = named.then_some(SenderAddress { storage: from, length: message.msg_namelen });
     let has_descriptors = message.msg_flags & libc::MSG_CTRUNC != 0;
-    Ok(Some(Datagram { bytes, pid: sender_pid(&message), sender_address, has_descriptors }))
+    let sender = sender(&message, has_pidfd);
+    Ok(Some(Datagram { bytes, sender, sender_address, has_descriptors }))
 }
 
-/// Room for credentials, which come first, and for nothing after them: the kernel gives this process no descriptor, and says so.
+/// Room for credentials, which come first. Where there is none after them the kernel gives this process no descriptor, and says so.
 const CREDENTIALS_BYTES: usize = {
     // SAFETY: the macro computes with numbers.
     (unsafe { libc::CMSG_SPACE(size_of::<libc::ucred>() as libc::c_uint) }) as usize
 };
 
+/// Room for a pidfd.
+const PIDFD_BYTES: usize = {
+    // SAFETY: the macro computes with numbers.
+    (unsafe { libc::CMSG_SPACE(size_of::<c_int>() as libc::c_uint) }) as usize
+};
+
 /// Room for control messages, aligned as they must be.
 #[repr(align(8))]
 struct ControlBuffer {
-    space: [u8; CREDENTIALS_BYTES],
+    space: [u8; CREDENTIALS_BYTES + PIDFD_BYTES],
 }
 
-/// The pid in the credentials of a message. The kernel gives 0 for a process that has no number in our pid namespace.
-fn sender_pid(message: &libc::msghdr) -> Option<i32> {
-    // SAFETY: the message is as recvmsg left it: what is in its control buffer is well formed, and data is read unaligned.
+/// Who sent a message. The kernel gives 0 for a process that has no number in our pid namespace, and an error, which is negative, in place
+/// of a pidfd that it cannot make.
+fn sender(message: &libc::msghdr, has_pidfd: bool) -> Sender {
+    let mut sender = Sender { pid: None, process: None, has_pidfd };
+    // SAFETY: the message is as recvmsg left it: what is in its control buffer is well formed, and data is read unaligned. A pidfd in it is
+    // this process's, and nothing else owns it.
     unsafe {
-        let header = libc::CMSG_FIRSTHDR(message);
-        let is_credentials = !header.is_null()
-            && ((*header).cmsg_level, (*header).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS);
-        let pid = is_credentials.then(|| libc::CMSG_DATA(header).cast::<libc::ucred>().read_unaligned().pid);
-        pid.filter(|pid| *pid > 0)
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            let data = libc::CMSG_DATA(header);
+            match ((*header).cmsg_level, (*header).cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) => {
+                    let pid = data.cast::<libc::ucred>().read_unaligned().pid;
+                    sender.pid = Some(pid).filter(|pid| *pid > 0);
+                }
+                (libc::SOL_SOCKET, SCM_PIDFD) if has_pidfd => {
+                    let fd = Some(data.cast::<c_int>().read_unaligned()).filter(|fd| *fd >= 0);
+                    sender.process = fd.map(|fd| OwnedFd::from_raw_fd(fd));
+                }
+                _ => {}
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
     }
+    sender
 }
 
 fn datagram_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
@@ -318,6 +388,7 @@ pub fn send(path: Option<&Path>, record: &[u8], patience: Duration) -> io::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::unix_socket::SO_PASSRIGHTS;
 
     #[test]
     fn a_datagram_names_the_process_that_sent_it_and_can_be_answered() {
@@ -330,11 +401,57 @@ mod tests {
         poll(&mut fds, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })).unwrap();
         let datagram = socket.receive().unwrap().unwrap();
         assert_eq!(
-            (datagram.bytes.as_slice(), datagram.pid),
+            (datagram.bytes.as_slice(), datagram.sender.pid),
             (&b"served=1"[..], Some(std::process::id() as i32))
         );
         socket.reply(datagram.sender_address().unwrap(), "no");
         assert_eq!(sender.join().unwrap().unwrap(), "no");
+    }
+
+    #[test]
+    fn who_has_the_number_of_a_sender_that_is_gone_did_not_send() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("probe.sock");
+        let mut socket = DatagramSocket::at_path(&path).unwrap();
+        if !socket.gives_pidfds {
+            eprintln!("skipped: needs SO_PASSPIDFD and SO_PASSRIGHTS (Linux 6.16)");
+            return;
+        }
+        rustix::net::send(peer(&path), b"served=1", rustix::net::SendFlags::empty()).unwrap();
+        let mut datagram = socket.receive().unwrap().unwrap();
+        assert_eq!(datagram.sender_cgroups(), process::cgroup_paths(std::process::id() as i32));
+        // As if this process had been given the number of one that has ended.
+        let mut sender = std::process::Command::new("true").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&sender);
+        datagram.sender.process =
+            Some(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap());
+        sender.wait().unwrap();
+        assert_eq!(datagram.sender_cgroups(), [""; 0]);
+        datagram.sender.process = None;
+        assert_eq!(datagram.sender_cgroups(), [""; 0], "the kernel had no pidfd to give");
+    }
+
+    #[test]
+    fn pidfds_of_senders_are_not_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("probe.sock");
+        let mut socket = DatagramSocket::at_path(&path).unwrap();
+        let peer = peer(&path);
+        let pidfds = || {
+            let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+            links
+                .filter(|link| {
+                    std::fs::read_link(link.path()).is_ok_and(|to| to.ends_with("anon_inode:[pidfd]"))
+                })
+                .count()
+        };
+        let before = pidfds();
+        for _ in 0..200 {
+            rustix::net::send(&peer, b"served=1", rustix::net::SendFlags::empty()).unwrap();
+            drop(socket.receive().unwrap().unwrap());
+        }
+        // Tests beside this one have some.
+        assert!(pidfds() < before + 100);
     }
 
     /// Connected to `path`.
@@ -356,8 +473,9 @@ mod tests {
     /// As on a kernel that cannot refuse descriptors.
     fn at_path_of_old(path: &Path) -> DatagramSocket {
         let mut socket = DatagramSocket::at_path(path).unwrap();
-        unix_socket::set_passrights(&socket, true);
-        socket.refuses_descriptors = false;
+        unix_socket::set_flag(&socket, SO_PASSRIGHTS, true);
+        unix_socket::set_flag(&socket, SO_PASSPIDFD, false);
+        (socket.refuses_descriptors, socket.gives_pidfds) = (false, false);
         socket
     }
 
@@ -400,7 +518,7 @@ mod tests {
         drop(writer);
         let datagram = socket.receive().unwrap().unwrap();
         assert_eq!(datagram.bytes, b"served=1");
-        assert!(datagram.pid.is_some() && datagram.sender_address().is_none());
+        assert!(datagram.sender.pid.is_some() && datagram.sender_address().is_none());
         assert!(ends(&reader));
         // Those that are never received go with the socket.
         let (reader, writer) = rustix::pipe::pipe().unwrap();

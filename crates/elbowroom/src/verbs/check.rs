@@ -11,6 +11,7 @@ use elbowroom_linux::bounded;
 use elbowroom_linux::cgroup::{CgroupController, CgroupLayout, HierarchyMode};
 use elbowroom_linux::containers::ContainerSelector;
 use elbowroom_linux::memory::KernelLog;
+use elbowroom_linux::privilege::capability_names;
 use elbowroom_linux::root::Root;
 use elbowroom_linux::{Sensor, SensorConfig};
 use rustix::fs::{Access, access};
@@ -265,6 +266,9 @@ fn agent_text(report: &CheckOutput) -> String {
                 agent.pids.policy
             );
             let _ = writeln!(text, "ok       {:<18} {}", "mode", agent.mode.summary());
+            let rights = capabilities(&read(&format!("/proc/{}/status", agent.pids.policy)));
+            let rights = rights.map(|mask| capability_names(mask).join(" ").to_lowercase());
+            let _ = writeln!(text, "ok       {:<18} {}", "its capabilities", rights.unwrap_or_default());
             if let Some(otlp) = &agent.otlp {
                 let mark = if otlp.problem.is_none() { "ok" } else { "missing" };
                 let OtlpStatus { collector, pushed, failed, .. } = otlp;

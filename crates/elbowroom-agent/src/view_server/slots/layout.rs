@@ -4,7 +4,7 @@ use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use std::mem::size_of;
 
 /// "ELBOWRM" and the layout's version: a program of another version refuses the memory instead of misreading it.
-pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"ELBOWRM\x03");
+pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"ELBOWRM\x04");
 /// Longest name of a container, in bytes; engines use 64.
 pub(crate) const MAX_NAME: usize = 128;
 /// How many containers one agent shows unless told otherwise. Slots never used cost address space only.
@@ -44,6 +44,15 @@ pub(super) mod head {
     pub const WORDS: usize = 512;
 }
 
+/// Words of a slot's entry in the index.
+pub(super) mod index {
+    pub const SERIAL: usize = 0;
+    pub const NAME_HASH: usize = 1;
+    pub const TENANT: usize = 2;
+    pub const ACCOUNT: usize = 3;
+    pub const WORDS: usize = 4;
+}
+
 /// Words of a slot before its two buffers.
 pub(super) mod slot {
     pub const LAST_SERIAL: usize = 0;
@@ -69,7 +78,7 @@ pub(super) fn slot_words(cpus: usize) -> usize {
 
 /// A whole number of pages: the index is scanned, and must not draw slots into memory.
 pub(super) fn index_words(capacity: usize) -> usize {
-    (capacity * 2).next_multiple_of(512)
+    (capacity * index::WORDS).next_multiple_of(512)
 }
 
 pub(super) fn total_words(capacity: usize, cpus: usize) -> usize {

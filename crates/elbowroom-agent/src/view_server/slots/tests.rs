@@ -32,7 +32,7 @@ fn slots(capacity: u32) -> Slots {
 
 fn add(slots: &Slots, name: &str, version: u64) -> Result<SlotHandle, FuseError> {
     let (facts, times) = uniform(version);
-    slots.add(name, 0, &[7; PAGE_BITS], &facts, &times)
+    slots.add(name, (0, 0), &[7; PAGE_BITS], &facts, &times)
 }
 
 #[test]
@@ -46,6 +46,28 @@ fn a_slot_carries_name_sizes_and_numbers() {
     other.snapshot(found, &mut snapshot).unwrap();
     assert_eq!(version(&snapshot), Some(5));
     assert!(other.find(b"c").is_none() && other.find(b"c11").is_none());
+}
+
+#[test]
+fn the_containers_in_one_container_have_one_account() {
+    let slots = slots(5);
+    let (facts, times) = uniform(1);
+    let add = |name: &str, owner, tenant| {
+        slots.add(name, (owner, tenant), &[7; PAGE_BITS], &facts, &times).unwrap()
+    };
+    let (outer, neighbour) = (add("outer", 10, 10), add("neighbour", 20, 20));
+    let inner = ["inner1", "inner2"].map(|name| add(name, 30, 10));
+    let account = |slot| slots.account(slot);
+    assert_eq!(inner.map(account), [account(outer); 2]);
+    assert_ne!(account(outer), account(neighbour));
+    assert_eq!(slots.tenant(inner[0]), 10);
+    // Who comes to the place of one that is gone pays for itself, as long as others of that tenant are there, and afterwards.
+    slots.remove(outer);
+    let later: Vec<SlotHandle> = (40..42).map(|n| add(&format!("later{n}"), n, n)).collect();
+    let all = [neighbour, inner[0], later[0], later[1]];
+    let accounts: std::collections::BTreeSet<usize> = all.into_iter().map(account).collect();
+    assert_eq!((accounts.len(), account(inner[1])), (4, account(inner[0])));
+    assert!(accounts.iter().all(|account| *account < slots.capacity()));
 }
 
 #[test]
@@ -129,7 +151,7 @@ fn more_cpus_than_there_is_room_for_are_refused() {
     let (facts, _) = uniform(1);
     let five = [CpuTimes::default(); 5];
     assert!(matches!(
-        slots.add("a", 0, &[0; PAGE_BITS], &facts, &five),
+        slots.add("a", (0, 0), &[0; PAGE_BITS], &facts, &five),
         Err(FuseError::TooManyCpus { got: 5, room: 4 })
     ));
 }

@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn triggers_are_found_again_and_a_container_has_no_more_than_its_places() {
         let slots = Slots::create(4, 1).unwrap();
-        let add = |name| slots.add(name, 0, &[7; 64], &ContainerSnapshot::EMPTY, &[]).unwrap();
+        let add = |name| slots.add(name, (0, 0), &[7; 64], &ContainerSnapshot::EMPTY, &[]).unwrap();
         let (one, other) = (add("one"), add("other"));
         for handle in 1..=MAX_TRIGGERS as u64 {
             assert_eq!(slots.store_trigger(one, &stored(handle)), Some(handle as usize - 1));
