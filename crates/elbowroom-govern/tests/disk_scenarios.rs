@@ -89,7 +89,7 @@ fn lifeline_keeps_the_victim_whole() {
     }
 }
 
-/// While nobody is short, a cap grows by a percent a second: that is what is not used.
+/// While nobody is short, a cap grows by a percent a second near where harm was seen: that is what is not used.
 #[test]
 fn lifeline_wastes_little() {
     for (figure, conservation) in [(library::w1 as Figure, 0.88), (library::w2, 0.9), (library::w3, 0.97)] {
@@ -112,6 +112,15 @@ fn lifeline_is_no_worse_than_nothing_where_nobody_can_be_helped() {
 fn lifeline_finds_out_that_a_disk_is_fast_again() {
     for (scale, conservation) in [(PAPER, 0.90), (LARGE, 0.89), (FLASH, 0.78), (LAB, 0.87)] {
         wastes_little(&library::w4(scale), conservation);
+    }
+}
+
+/// The same where a hog goes and comes back while the disk becomes slow and recovers.
+#[test]
+fn lifeline_wastes_little_where_a_hog_returns() {
+    for (scale, conservation) in [(PAPER, 0.86), (LARGE, 0.86), (FLASH, 0.80), (LAB, 0.845)] {
+        wastes_little(&library::hog_returns(scale), conservation);
+        all(&library::hog_returns(scale), Some(Lifeline), |score| score.isolation >= 0.95);
     }
 }
 
