@@ -102,7 +102,7 @@ struct Watch<'a> {
     /// The first thing that broke each property.
     broken: BTreeMap<&'static str, String>,
     seen: BTreeSet<&'static str>,
-    ordered: BTreeMap<Pair, (Micros, IoMax)>,
+    ordered: BTreeMap<Pair, Micros>,
     foreign: BTreeSet<Pair>,
     lifelines: BTreeMap<Pair, f64>,
     /// When each container last wanted something of each disk.
@@ -178,9 +178,9 @@ impl<'a> Watch<'a> {
     fn order(&mut self, cap: &Cap, now: &Now<'_>) {
         let pair = (cap.group, cap.disk);
         self.seen.insert("caps");
-        if let Some((before, max)) = self.ordered.insert(pair, (cap.at, cap.max))
+        if let Some(before) = self.ordered.insert(pair, cap.at)
             && cap.at.saturating_sub(before) < Micros::millis(900)
-            && cap.max.min(max) != cap.max
+            && !cap.because.starts_with("shared out")
         {
             self.breaks("pace", format!("{}: {cap:?}, the last one at {before}", now.at));
         }

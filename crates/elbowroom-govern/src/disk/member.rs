@@ -56,11 +56,14 @@ pub(super) struct DesiredLimit {
     pub(super) weight: Option<u16>,
     /// A change of less than this part is not worth a write.
     pub(super) hysteresis: f64,
+    /// It takes something away because another is short of it now.
+    pub(super) is_cut: bool,
 }
 
 impl DesiredLimit {
     /// No limits.
-    pub(super) const NONE: Self = Self { share: None, max: IoMax::MAX, weight: None, hysteresis: 0.0 };
+    pub(super) const NONE: Self =
+        Self { share: None, max: IoMax::MAX, weight: None, hysteresis: 0.0, is_cut: false };
 }
 
 impl DiskMember {
@@ -162,7 +165,7 @@ impl DiskMember {
         };
         let band = is_close(max, self.ordered_max, wish.hysteresis) && near(wish.weight, self.weight);
         let soon = self.ordered_at.is_some_and(|at| now >= at && now.saturating_sub(at) < MIN_WRITE_INTERVAL);
-        let soon = soon && max.min(self.ordered_max) != max;
+        let soon = soon && !wish.is_cut;
         if (limits && weight) || band || soon {
             return None;
         }
@@ -213,7 +216,7 @@ mod tests {
     }
 
     fn wish(rbps: u64) -> DesiredLimit {
-        DesiredLimit { share: Some(0.5), max: reads(rbps), weight: None, hysteresis: 0.05 }
+        DesiredLimit { share: Some(0.5), max: reads(rbps), weight: None, hysteresis: 0.05, is_cut: false }
     }
 
     fn orders(member: &mut DiskMember, ms: u64, wish: &DesiredLimit) -> Option<IoMax> {
@@ -231,7 +234,7 @@ mod tests {
         check(5000, DesiredLimit { hysteresis: 0.01, ..wish(1050) }, Some(reads(1050)));
         check(5899, wish(9000), None);
         check(5900, wish(9000), Some(reads(9000)));
-        check(6000, wish(4000), Some(reads(4000)));
+        check(6000, DesiredLimit { is_cut: true, ..wish(4000) }, Some(reads(4000)));
         check(6899, DesiredLimit::NONE, None);
         check(6900, DesiredLimit::NONE, Some(IoMax::MAX));
         check(9000, DesiredLimit::NONE, None);

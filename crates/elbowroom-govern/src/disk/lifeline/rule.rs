@@ -325,8 +325,9 @@ fn order(
     for ((member, balance), weight) in device.members.iter_mut().zip(balances).zip(weights) {
         let max = member.demand.cap.map_or(IoMax::MAX, |cap| limits(cap, member.demand.mix, period));
         let share = member.demand.cap.zip(whole).map(|(cap, byte)| cap * byte);
-        let wish = DesiredLimit { share, max, weight, hysteresis: period.k.growth };
         let cap = member.demand.cap;
+        let is_cut = cap.is_some() && member.demand.cut_at == Some(period.now);
+        let wish = DesiredLimit { share, max, weight, hysteresis: period.k.growth, is_cut };
         let because = || reasons.because(balance, cap, weight);
         orders.extend(member.make_order(number, period.now, &wish, because).map(DiskOrder::Cap));
     }
