@@ -224,13 +224,14 @@ proptest! {
     }
 
     #[test]
-    fn at_most_one_cap_per_container_and_second(story in story()) {
+    fn at_most_one_cap_per_container_and_second_but_cuts(story in story()) {
         let mut toy = story.toy();
         story.play(&mut toy, |_| {});
         let mut last = BTreeMap::new();
         for cap in toy.caps() {
             if let Some(before) = last.insert(cap.group, cap.at) {
-                prop_assert!(cap.at.saturating_sub(before) >= Micros::millis(900), "{cap:?}");
+                let is_cut = cap.because.starts_with("shared out");
+                prop_assert!(is_cut || cap.at.saturating_sub(before) >= Micros::millis(900), "{cap:?}");
             }
         }
     }

@@ -1,12 +1,12 @@
-//! Limits that were decided and are not set yet: of each container and disk the last one, at most once a second, and never two
-//! at a time.
+//! Limits that were decided and are not set yet: of each container and disk the last one, at most once a second unless it is tighter than
+//! the one before, and never two at a time.
 
 use elbowroom_govern::disk::Cap;
 use elbowroom_types::id::{CgroupId, DeviceNumber};
 use elbowroom_types::unit::Micros;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A container's limits on a disk change at most this often.
+/// A container's limits on a disk are written at most this often, but for a cut, which does not wait.
 const MIN_INTERVAL: Micros = Micros::secs(1);
 
 /// A container on a disk.
@@ -38,11 +38,14 @@ impl PendingLimits {
     /// The orders that may be carried out now; each is to be answered.
     pub(super) fn due(&mut self, now: Micros) -> Vec<Cap> {
         let Self { waiting, in_flight: in_hand, last_sent: given } = self;
-        let is_due = |place: &GroupDisk| {
-            !in_hand.contains(place)
-                && given.get(place).is_none_or(|(at, _)| now.saturating_sub(*at) >= MIN_INTERVAL)
+        let is_due = |(place, cap): &(&GroupDisk, &Cap)| {
+            let may_follow = |(at, last): &(Micros, Cap)| {
+                let is_cut = cap.max != last.max && cap.max.min(last.max) == cap.max;
+                is_cut || now.saturating_sub(*at) >= MIN_INTERVAL
+            };
+            !in_hand.contains(place) && given.get(place).is_none_or(may_follow)
         };
-        let places: Vec<GroupDisk> = waiting.keys().copied().filter(is_due).collect();
+        let places: Vec<GroupDisk> = waiting.iter().filter(is_due).map(|(place, _)| *place).collect();
         let due: Vec<Cap> = places.iter().filter_map(|place| waiting.remove(place)).collect();
         for cap in &due {
             in_hand.insert((cap.group, cap.disk));
@@ -107,6 +110,15 @@ mod tests {
         // The last order is not lost when none follows.
         assert_eq!(given(&mut orders, Micros::secs(3)), [29]);
         assert!(given(&mut orders, Micros::secs(4)).is_empty());
+    }
+
+    #[test]
+    fn a_cut_does_not_wait() {
+        let mut orders = PendingLimits::default();
+        for (ms, rbps, expect) in [(0, 9, vec![9]), (200, 4, vec![4]), (400, 7, vec![]), (600, 3, vec![3])] {
+            orders.push(cap(1, rbps));
+            assert_eq!(given(&mut orders, Micros::millis(ms)), expect, "at {ms} ms");
+        }
     }
 
     #[test]

@@ -127,7 +127,7 @@ pub(super) fn tick(
         let wish = if exempt_reason {
             DesiredLimit::NONE
         } else {
-            DesiredLimit { share: member.samples.cap(), max, weight: None, hysteresis: 0.01 }
+            DesiredLimit { share: member.samples.cap(), max, hysteresis: 0.01, ..DesiredLimit::NONE }
         };
         let lifeline = lifelines[0] + lifelines[1];
         let count = member.samples.queue.len();

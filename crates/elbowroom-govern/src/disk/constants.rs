@@ -9,14 +9,14 @@ pub struct LifelineConstants {
     /// A disk is slow when its requests take this many times as long as on a quiet day. By queueing theory (M/M/1) that is half of what
     /// it can do; below it, no container is hurt.
     pub slow: f64,
-    /// Part of a need. Less than this below it is no shortage, this close to where harm was seen is near, and a container that takes less
-    /// than this part of what the disk does is no aggressor. Demand varies by as much from second to second.
+    /// Part of a need. Less than this below it is no shortage, and a container that takes less than this part of what the disk does is no
+    /// aggressor. Demand varies by as much from second to second.
     pub tolerance: f64,
     /// Requests that a container must have under way, as a mean, to be short: one that asks for little gets little.
     pub in_flight: f64,
     /// Part of the time. A container that waits for more of it than requests and limits explain is blocked.
     pub blocked: f64,
-    /// Part by which a cap grows per second while no container is short. A change of less is not worth a write.
+    /// Part by which a cap grows per second at least, while no container is short. A change of less is not worth a write.
     pub growth: f64,
     /// Seconds in which a lifeline follows a demand that grew (time constant).
     pub rise_seconds: f64,

@@ -8,7 +8,8 @@ use elbowroom_types::io::{IoLimits, IoMax, LimitWriteFailure};
 use elbowroom_types::unit::{Limit, Micros};
 use std::collections::VecDeque;
 
-/// A container's limits on a disk are written at most this often: once in a period of a second, however much that jitters.
+/// A container's limits on a disk are loosened at most this often: once in a period of a second, however much that jitters. A cut does not
+/// wait.
 const MIN_WRITE_INTERVAL: Micros = Micros::millis(900);
 /// A limit that the kernel refused, or that another program wrote over, is tried again this much later: when the ten minutes of its
 /// writer are over for the ledger that found it so too, which was up to a tick later.
@@ -55,11 +56,14 @@ pub(super) struct DesiredLimit {
     pub(super) weight: Option<u16>,
     /// A change of less than this part is not worth a write.
     pub(super) hysteresis: f64,
+    /// It takes something away because another is short of it now.
+    pub(super) is_cut: bool,
 }
 
 impl DesiredLimit {
     /// No limits.
-    pub(super) const NONE: Self = Self { share: None, max: IoMax::MAX, weight: None, hysteresis: 0.0 };
+    pub(super) const NONE: Self =
+        Self { share: None, max: IoMax::MAX, weight: None, hysteresis: 0.0, is_cut: false };
 }
 
 impl DiskMember {
@@ -161,6 +165,7 @@ impl DiskMember {
         };
         let band = is_close(max, self.ordered_max, wish.hysteresis) && near(wish.weight, self.weight);
         let soon = self.ordered_at.is_some_and(|at| now >= at && now.saturating_sub(at) < MIN_WRITE_INTERVAL);
+        let soon = soon && !wish.is_cut;
         if (limits && weight) || band || soon {
             return None;
         }
@@ -211,7 +216,7 @@ mod tests {
     }
 
     fn wish(rbps: u64) -> DesiredLimit {
-        DesiredLimit { share: Some(0.5), max: reads(rbps), weight: None, hysteresis: 0.05 }
+        DesiredLimit { share: Some(0.5), max: reads(rbps), weight: None, hysteresis: 0.05, is_cut: false }
     }
 
     fn orders(member: &mut DiskMember, ms: u64, wish: &DesiredLimit) -> Option<IoMax> {
@@ -219,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_that_matter_are_ordered_and_no_more_than_one_a_period() {
+    fn only_changes_that_matter_are_ordered_and_no_more_than_one_a_period_but_cuts() {
         let mut member = DiskMember::new(CgroupId(1), None);
         let mut check =
             |ms, wish: DesiredLimit, expect| assert_eq!(orders(&mut member, ms, &wish), expect, "at {ms} ms");
@@ -229,8 +234,9 @@ mod tests {
         check(5000, DesiredLimit { hysteresis: 0.01, ..wish(1050) }, Some(reads(1050)));
         check(5899, wish(9000), None);
         check(5900, wish(9000), Some(reads(9000)));
-        check(6799, DesiredLimit::NONE, None);
-        check(6800, DesiredLimit::NONE, Some(IoMax::MAX));
+        check(6000, DesiredLimit { is_cut: true, ..wish(4000) }, Some(reads(4000)));
+        check(6899, DesiredLimit::NONE, None);
+        check(6900, DesiredLimit::NONE, Some(IoMax::MAX));
         check(9000, DesiredLimit::NONE, None);
     }
 

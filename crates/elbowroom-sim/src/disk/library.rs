@@ -89,7 +89,8 @@ pub fn all() -> Vec<DiskScenario> {
         buffered(IoCgroupVersion::V2),
         journal(),
     ];
-    figures.chain(others).collect()
+    let returns = [PAPER, LARGE, FLASH, LAB].map(hog_returns);
+    figures.chain(returns).chain(others).collect()
 }
 
 /// The paper's workloads at one scale: W1 to W4.
@@ -139,6 +140,18 @@ pub fn w4(scale: DiskScale) -> DiskScenario {
     let mut scenario = scale.scenario("W4 hog, slow disk", vec![scale.victim(0.3), hog]);
     scenario.drives[0].changes = vec![(Micros::secs(105), 0.55), (Micros::secs(170), 1.0)];
     DiskScenario { duration: Micros::secs(245), bursts: judged(1, &[hog_wants]), ..scenario }
+}
+
+/// A victim with 30 % of the disk beside a hog that did 10 %, wants all of it for a minute, goes, and comes back after half of one. Twice,
+/// while the hog is there, the disk does half for 20 s.
+pub fn hog_returns(scale: DiskScale) -> DiskScenario {
+    let spans = [(40, 100), (130, 190)].map(|(from, to)| (Micros::secs(from), Micros::secs(to)));
+    let wants = Pattern::bursts(scale.part(0.1), Limit::Max, &spans);
+    let hog = DiskTenant::new("hog", scale.coarse(wants, 64));
+    let mut scenario = scale.scenario("hog returns, slow disk", vec![scale.victim(0.3), hog]);
+    scenario.drives[0].changes =
+        [(60, 0.5), (80, 1.0), (145, 0.5), (165, 1.0)].map(|(at, part)| (Micros::secs(at), part)).to_vec();
+    DiskScenario { duration: Micros::secs(200), bursts: judged(1, &spans), ..scenario }
 }
 
 /// W1 with a burst whose requests are submitted and collected: pressure does not show that it waits.

@@ -256,8 +256,7 @@ fn cut(member: &mut DiskMember, balance: &DemandBalance, part: f64, period: &Per
     if balance.excess <= 0.0 || period.is_within(demand.cut_at, period.k.settle_seconds) {
         return;
     }
-    let least = 2.0 * period.k.growth * balance.flow;
-    let cut = ((1.0 + period.elasticity) * part * balance.excess).max(least).min(balance.excess);
+    let cut = ((1.0 + period.elasticity) * part * balance.excess).min(balance.excess);
     (demand.cap, demand.harm_point, demand.cut_at) =
         (Some(balance.flow - cut), balance.flow, Some(period.now));
 }
@@ -273,13 +272,10 @@ fn grow(member: &mut DiskMember, balance: &DemandBalance, period: &Period) {
     if period.saturated || !reached || period.is_within(demand.cut_at, k.settle_seconds) {
         return;
     }
-    let near = (1.0 - k.tolerance) * demand.harm_point;
-    let least = cap * (1.0 + k.growth * period.seconds);
-    demand.cap = Some(match () {
-        () if cap < near => least.max(cap + 0.5 * (near - cap)),
-        () if cap < (1.0 + k.tolerance) * demand.harm_point => least,
-        () => cap * (1.0 + 10.0 * k.growth * period.seconds),
-    });
+    // Slowest where harm was seen. A cap without harm beyond that is of a disk that has become faster: its distance doubles each second.
+    let missing = demand.harm_point - cap;
+    let step = (k.growth * cap).max(0.5 * missing).max(-missing);
+    demand.cap = Some(cap + step * period.seconds.min(1.0));
 }
 
 /// Whether limits hold up a container that has none, and so stay away.
@@ -329,8 +325,9 @@ fn order(
     for ((member, balance), weight) in device.members.iter_mut().zip(balances).zip(weights) {
         let max = member.demand.cap.map_or(IoMax::MAX, |cap| limits(cap, member.demand.mix, period));
         let share = member.demand.cap.zip(whole).map(|(cap, byte)| cap * byte);
-        let wish = DesiredLimit { share, max, weight, hysteresis: period.k.growth };
         let cap = member.demand.cap;
+        let is_cut = cap.is_some() && member.demand.cut_at == Some(period.now);
+        let wish = DesiredLimit { share, max, weight, hysteresis: period.k.growth, is_cut };
         let because = || reasons.because(balance, cap, weight);
         orders.extend(member.make_order(number, period.now, &wish, because).map(DiskOrder::Cap));
     }

@@ -379,7 +379,7 @@ impl SimDisk {
         let possible = is_held.then(|| serve(|place| place.unlimited_demand, &living).1);
         let (wait, used) = serve(|place| place.demand, &living);
         let queue = served.iter().sum::<f64>() * wait;
-        done.queue(queue, used, slice.seconds, random);
+        done.queue(queue, slice.seconds, random);
         for ((place, x), share) in living.into_iter().zip(served.iter()).zip(shares) {
             done.add(place.complete(*x, wait, slice), wait);
             let home = &mut homes[place.tenant];
