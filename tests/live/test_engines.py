@@ -530,6 +530,15 @@ def test_cost_of_a_start_by_runc(new_agent, binary, run_dir, tmp_path, costs):
     in_turn(costs, "runc by itself, CPU time with its children", without.cpu, given.cpu, 5 * ROUNDS)
 
 
+def test_cost_of_a_start_without_a_hook(new_agent, tmp_path, costs):
+    """The agent sees a container that nobody told it of, and mounts the view beside its start."""
+    if missing := engines.why_not("runc", "busybox"):
+        pytest.skip(f"needs {missing}")
+    new_agent(containers='cgroups = ["/elbowroom-test-live-cost-seen"]\n').start()
+    seen, unseen = RuncWay(tmp_path, name="seen"), RuncWay(tmp_path, name="unseen")
+    assert in_turn(costs, "runc by itself, no hook", unseen.start, seen.start, 10 * ROUNDS) < 250 * PATIENCE
+
+
 def test_cost_of_a_plan_by_nri(new_agent, costs, tmp_path):
     """A runtime of our own that asks for a plan again and again: the time of a whole answer."""
     request = (Path(__file__).resolve().parents[2] / "fuzz/corpus/nri/create").read_bytes()

@@ -15,9 +15,9 @@ from kit.tree import busybox_root
 from kit.wait import PATIENCE, eventually
 
 MIB = 1 << 20
-# Its dashes are escaped in names of units.
 NAME = "elbowroom-test-live"
-UNIT = r"systemd-nspawn@elbowroom\x2dtest\x2dlive.service"
+# As `machinectl start` names it: only names of scopes have their dashes escaped.
+UNIT = f"systemd-nspawn@{NAME}.service"
 LIMITS = ("MemoryMax=300M", "CPUQuota=100%")
 MACHINES = Path("/var/lib/machines")
 

@@ -10,7 +10,9 @@ use elbowroom_agent::view_server::roles::AgentRole;
 use elbowroom_agent::view_server::session;
 use elbowroom_agent::view_server::session::MountLine;
 use elbowroom_agent::view_server::slots::{SlotSnapshot, Slots};
+use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::unit::Micros;
+use elbowroom_view::pages::snapshot::ContainerSnapshot;
 use elbowroom_view::pages::view_node::ViewNode;
 use elbowroom_view::pages::{render, tree};
 use rig::agent::{Agent, ROLES, Watchdog, cannot_run, program};
@@ -23,7 +25,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_g
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -428,6 +430,36 @@ fn a_container_that_went_leaves_no_name_and_no_numbers() {
         names
     };
     assert_eq!(names(), ["c0", "c1"]);
+}
+
+#[test]
+fn fewer_cpus_show_in_files_that_only_they_change() {
+    let (agent, _watchdog) = agent!(1, 0);
+    let fixed = ["topology/core_siblings", "topology/package_cpus_list", "topology/thread_siblings"];
+    let path = |name: &str| agent.view(0).join("sys/devices/system/cpu/cpu0").join(name);
+    let there: Vec<_> = fixed.map(path).into_iter().filter(|path| path.exists()).collect();
+    let lists = ["present", "possible"].map(|name| agent.view(0).join("sys/devices/system/cpu").join(name));
+    // One is read, the others are only looked up: their lengths are cached.
+    let texts = |paths: &[_]| paths.iter().map(|path| std::fs::read(path).unwrap()).collect::<Vec<_>>();
+    let before = (texts(&there[..1]), texts(&lists));
+    let shown = |version: u64| {
+        assert_eq!(agent.ask(&format!("narrow 0 {version}")), "true");
+        (texts(&there), texts(&lists))
+    };
+    let narrow = shown(2);
+    let host = |path: &Path| {
+        let from = path.strip_prefix(agent.view(0)).unwrap();
+        HostFiles::new("/").read(from.to_str().unwrap(), false).unwrap()
+    };
+    let one = ContainerSnapshot { present: CpuSet::first_n(1), ..facts_of(0, 2) };
+    let rendered = |path: &PathBuf| {
+        let node = node_of(&std::fs::metadata(path).unwrap());
+        let size = render::size(node, &one, &host(path));
+        render::render(node, &one, &times_of(2), &host(path), Micros::ZERO, size)
+    };
+    assert_eq!(narrow.0, there.iter().map(rendered).collect::<Vec<_>>());
+    assert_ne!((&narrow.0[..1], &narrow.1), (&before.0[..], &before.1));
+    assert!(narrow.1.iter().all(|text| text.starts_with(b"0\n")), "{:?}", narrow.1);
 }
 
 #[test]

@@ -124,6 +124,26 @@ proptest! {
     }
 
     #[test]
+    fn fewer_cpus_make_no_page_longer_but_a_list(a in any_facts(), kept in any_cpus()) {
+        for host in HOSTS.iter() {
+            let real = ContainerSnapshot { present: "0-3".parse().unwrap(), nodes: "0-1".parse().unwrap(), ..a };
+            for a in [a, real] {
+                let part = |all: &CpuSet| if all.intersection(&kept).is_empty() { all.lowest(1) } else { all.intersection(&kept) };
+                let fewer = ContainerSnapshot {
+                    present: part(&a.shown_present()),
+                    possible: a.possible.intersection(&kept),
+                    nodes: part(&a.nodes),
+                    ..a
+                };
+                for node in files(host, &fewer).into_iter().filter(|node| !render::is_cpu_list(*node)) {
+                    let text = text_of(host, node);
+                    prop_assert!(render::size(node, &fewer, &text) <= render::size(node, &a, &text), "{:?}", node);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn nothing_is_cut_while_numbers_and_online_cpus_change(a in any_facts(), b in any_facts(), n in 0u32..40, times in any_times()) {
         for host in HOSTS.iter() {
             let present = a.shown_present();

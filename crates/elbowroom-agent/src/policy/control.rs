@@ -13,6 +13,7 @@ use elbowroom_linux::{privilege, process, timer, unix_socket};
 use rustix::net::UCred;
 use rustix::net::sockopt::socket_peercred;
 use std::io::{ErrorKind, Write};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -23,8 +24,8 @@ use std::time::Duration;
 const MAX_REQUEST: u64 = 64 << 10;
 /// Connections served at once; one more waits in the kernel's queue, as when a hundred containers start together.
 const MAX_CONNECTIONS: usize = 256;
-/// How long no connection is accepted after the kernel had no descriptor for it.
-const EMFILE_BACKOFF: Duration = Duration::from_millis(20);
+/// How long no connection is accepted after there was no descriptor or no thread for it.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(20);
 /// How long the owner may take; it answers in microseconds unless it waits for a mount.
 const POLICY_TIMEOUT: Duration = Duration::from_secs(15);
 /// The same for the API server: one for its snapshots, and those for single containers.
@@ -123,16 +124,11 @@ fn accept_each(listener: &UnixListener, door: &Endpoint, mailbox: &Mailbox, prof
     let exits = Arc::new(ConnectionLimit { max: MAX_REFUSED, ..ConnectionLimit::default() });
     loop {
         let permit = ConnectionLimit::acquire(&limit);
-        let Ok((stream, _)) = listener.accept() else {
-            // Without a descriptor left, it would be the same at once.
-            std::thread::sleep(EMFILE_BACKOFF);
-            continue;
-        };
-        let (mailbox, door, profiles) = (mailbox.clone(), door.clone(), profiles.clone());
+        let (own_mailbox, door, profiles) = (mailbox.clone(), door.clone(), profiles.clone());
         let exits = exits.clone();
-        serve_on_own_thread(stream, mailbox.raw_fd(), move |stream| match is_accepted(&stream, &door) {
+        accept_on_own_thread(listener, mailbox.raw_fd(), move |stream| match is_accepted(&stream, &door) {
             Ok(peer) => {
-                let _ = serve(&stream, peer, &door, &mailbox, &profiles);
+                let _ = serve(&stream, peer, &door, &own_mailbox, &profiles);
                 drop((stream, permit));
             }
             Err(_) => {
@@ -145,23 +141,37 @@ fn accept_each(listener: &UnixListener, door: &Endpoint, mailbox: &Mailbox, prof
     }
 }
 
-/// Runs `work` with a connection on a thread that has no other open files but `kept`. Whatever its peer sent there is released by that
-/// thread, which keeps nothing of the process's where it waits for that. A thread that cannot be had drops the connection.
-fn serve_on_own_thread(stream: UnixStream, kept: RawFd, work: impl FnOnce(UnixStream) + Send + 'static) {
-    let fd = stream.as_raw_fd();
-    let (has_it, wait) = mpsc::channel();
+/// Accepts one connection on a thread that has no other open files but `listener` and `kept`, and runs `work` with it there; returns when
+/// there is one. Who connects waits for no thread to begin, and whatever a peer sent is released by its thread, which keeps nothing of
+/// the process's where it waits for that.
+fn accept_on_own_thread(
+    listener: &UnixListener,
+    kept: RawFd,
+    work: impl FnOnce(UnixStream) + Send + 'static,
+) {
+    let fd = listener.as_raw_fd();
+    let (accepted, wait) = mpsc::channel();
     let serve = move || {
-        // SAFETY: both are open until the thread says that it has them; what it uses beside them it opens by path.
+        // SAFETY: both are open until the thread says that it has a connection; what it uses beside them it opens itself.
         let has_own = unsafe { process::unshare_open_files_except(&mut [fd, kept]) };
-        let _ = has_it.send(has_own);
-        // SAFETY: the number is this thread's alone: its own copy, or that which is forgotten below.
-        work(unsafe { UnixStream::from_raw_fd(fd) });
+        // SAFETY: the number is the listener's in this thread's table too, and closed only where that is a copy.
+        let listener = ManuallyDrop::new(unsafe { UnixListener::from_raw_fd(fd) });
+        let connection = listener.accept();
+        if has_own {
+            drop(ManuallyDrop::into_inner(listener));
+        }
+        match connection {
+            Ok((stream, _)) => {
+                let _ = accepted.send(());
+                work(stream);
+            }
+            // Without a descriptor left, it would be the same at once.
+            Err(_) => std::thread::sleep(ACCEPT_BACKOFF),
+        }
     };
-    if std::thread::Builder::new().name("control-peer".into()).spawn(serve).is_ok()
-        && wait.recv() == Ok(false)
-    {
-        // Before Linux 5.9 there is one table for all.
-        std::mem::forget(stream);
+    match std::thread::Builder::new().name("control-peer".into()).spawn(serve) {
+        Ok(_) => drop(wait.recv()),
+        Err(_) => std::thread::sleep(ACCEPT_BACKOFF),
     }
 }
 

@@ -200,6 +200,9 @@ impl<'a> FuseServer<'a> {
         match node.page_bit() {
             Some(bit) => self.slots.size(slot, bit).ok_or(Errno::STALE),
             None => {
+                if node.is_fixed_file() {
+                    self.slots.mark_read(slot, tree::FIXED_FILES_BIT);
+                }
                 self.snapshot(slot)?;
                 let host = self.host_text(node);
                 Ok(render::size(node, &self.snapshot.facts, &host))
@@ -213,7 +216,7 @@ impl<'a> FuseServer<'a> {
             _ => return Err(Errno::ISDIR),
         };
         // The bit before the numbers: see `Slots::mark_read`.
-        if let Some(bit) = node.page_bit() {
+        if let Some(bit) = node.page_bit().or_else(|| node.is_fixed_file().then_some(tree::FIXED_FILES_BIT)) {
             self.slots.mark_read(slot, bit);
         }
         let generation = self.slots.generation(slot).ok_or(Errno::STALE)?;

@@ -11,7 +11,9 @@
 //! up one of [`QUICK_THREADS`]. A tenant that took [`SLOW_DROP`], at once or beyond [`SLOW_SHARE`] of a CPU, is served by another thread from
 //! then on, at that share, until it was quick for [`SLOW_FOR`]. Its own pages are late, and no other's.
 
-use super::notifier_queue::{LOCK_EXPECT, NotifierQueue, NotifierShared, lock, spawn, view_files};
+use super::notifier_queue::{
+    FIXED_FILES, LOCK_EXPECT, NotifierQueue, NotifierShared, lock, spawn, view_files,
+};
 use crate::view_server::slots::{SlotHandle, SlotSnapshot};
 use crate::view_server::{FuseError, abi};
 use elbowroom_view::pages::tree;
@@ -355,6 +357,8 @@ impl NotifierShared {
         }
         let set = (0..64).filter(|bit| bits & (1 << bit) != 0);
         let nodes = set.flat_map(|bit| tree::nodes_with_page_bit(bit, &snapshot.facts));
+        let fixed = if bits & FIXED_FILES != 0 { view_files(&snapshot.facts) } else { Vec::new() };
+        let nodes = nodes.chain(fixed.into_iter().filter(|node| node.is_fixed_file()));
         self.drop_pages(slot, nodes, message)
     }
 }

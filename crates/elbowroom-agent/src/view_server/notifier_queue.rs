@@ -11,6 +11,9 @@ use elbowroom_view::pages::view_node::ViewNode;
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard};
 
+/// The bit of files that have none of their own.
+pub(super) const FIXED_FILES: u64 = 1 << tree::FIXED_FILES_BIT;
+
 pub(super) struct NotifierShared {
     pub(super) handover: Handover,
     pub(super) slots: Slots,
@@ -45,6 +48,7 @@ pub(super) struct ReadBits {
 
 impl NotifierQueue {
     pub(super) fn record_reads(&mut self, slot: SlotHandle, bits: u64) {
+        let bits = bits & !FIXED_FILES;
         if bits != 0 {
             let readers = self.readers.entry(slot).or_default();
             readers.unreported |= bits & !readers.reported;

@@ -21,7 +21,7 @@ use crate::view_server::FuseError;
 use crate::view_server::handover::Handover;
 use crate::view_server::host_files::HostFiles;
 use crate::view_server::notifier;
-use crate::view_server::notifier_queue::{LOCK_EXPECT, NotifierShared, ReadBits, lock, spawn};
+use crate::view_server::notifier_queue::{FIXED_FILES, LOCK_EXPECT, NotifierShared, ReadBits, lock, spawn};
 use crate::view_server::roles::AgentRole;
 use crate::view_server::slots::{ShutdownMode, SlotHandle, SlotSnapshot, Slots, ViewServerCounters};
 use elbowroom_types::cpuset::CpuSet;
@@ -178,7 +178,7 @@ impl Publisher {
         facts: &ContainerSnapshot,
         times: &[CpuTimes],
     ) -> Result<SlotHandle, FuseError> {
-        let sizes = self.measure_sizes(facts);
+        let sizes = self.measure_sizes(facts, |_| true);
         let hands = lock(&self.shared.slot_reuse);
         let slot = self.shared.slots.add(id, whose, &sizes, facts, times)?;
         drop(hands);
@@ -199,18 +199,27 @@ impl Publisher {
         dirty: Dirty,
     ) -> Result<(), FuseError> {
         let shape = ViewShape::of(facts);
-        let reshaped = self.view_shapes.get(&slot).is_some_and(|before| *before != shape);
-        if reshaped {
-            let sizes = self.measure_sizes(facts);
-            self.shared.slots.grow(slot, &sizes);
-        }
+        let before = self.view_shapes.get(&slot).copied().filter(|before| *before != shape);
+        let grown = before.is_some_and(|before| {
+            // A limit that comes after its cgroup, while a runtime waits for the view: to measure all takes a millisecond.
+            let sizes = match shape.is_within(&before) {
+                true => self.measure_sizes(facts, render::is_cpu_list),
+                false => self.measure_sizes(facts, |_| true),
+            };
+            self.shared.slots.grow(slot, &sizes)
+        });
         self.shared.slots.publish(slot, facts, times)?;
-        if reshaped {
+        if before.is_some() {
             self.view_shapes.insert(slot, shape);
+        }
+        if grown {
+            // Sizes are cached also of files that were only looked up.
             self.shared.push(slot, 0, true);
         }
         let mask = match dirty {
-            Dirty::View => u64::MAX,
+            Dirty::View if before.is_some() => u64::MAX,
+            Dirty::View => !FIXED_FILES,
+            Dirty::Stats if before.is_some() => self.dynamic | FIXED_FILES,
             Dirty::Stats => self.dynamic,
         };
         // None of it was read: the usual case, and then there is no one to wake.
@@ -243,7 +252,7 @@ impl Publisher {
     /// that is cached is read without the server, so this says "read since it was last dropped", which is what
     /// tells hot containers from cold ones.
     pub fn take_recent_reads(&self, slot: SlotHandle) -> u64 {
-        let set = self.shared.slots.peek_read(slot);
+        let set = self.shared.slots.peek_read(slot) & !FIXED_FILES;
         let mut work = lock(&self.shared.queue);
         let readers = work.readers.entry(slot).or_default();
         let new = readers.unreported | set & !readers.reported;
@@ -302,11 +311,11 @@ impl Publisher {
         if work.disconnected { Err(FuseError::Disconnected) } else { Ok(true) }
     }
 
-    /// The size of each page: of the longest, where several share a bit.
-    fn measure_sizes(&mut self, facts: &ContainerSnapshot) -> [u32; 64] {
+    /// The size of each page that is `wanted`, of the others 0: of the longest, where several share a bit.
+    fn measure_sizes(&mut self, facts: &ContainerSnapshot, wanted: impl Fn(ViewNode) -> bool) -> [u32; 64] {
         let first_cpu = facts.shown_present().iter().next();
         std::array::from_fn(|bit| {
-            let nodes = tree::nodes_with_page_bit(bit as u8, facts).into_iter();
+            let nodes = tree::nodes_with_page_bit(bit as u8, facts).into_iter().filter(|node| wanted(*node));
             // The same file of each CPU is as long as that of the first.
             let nodes = nodes.filter(|node| match node {
                 ViewNode::CpuFile(cpu, ..) => first_cpu == Some(u32::from(*cpu)),
@@ -343,6 +352,14 @@ impl Publisher {
 
 impl ViewShape {
     fn of(facts: &ContainerSnapshot) -> Self {
-        Self { present: facts.present, possible: facts.possible, nodes: facts.nodes }
+        Self { present: facts.shown_present(), possible: facts.possible, nodes: facts.shown_nodes() }
+    }
+
+    /// Whether all of it is in another.
+    fn is_within(&self, other: &Self) -> bool {
+        let is_in = |part: &CpuSet, whole: &CpuSet| part.difference(whole).is_empty();
+        is_in(&self.present, &other.present)
+            && is_in(&self.possible, &other.possible)
+            && is_in(&self.nodes, &other.nodes)
     }
 }

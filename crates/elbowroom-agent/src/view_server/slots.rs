@@ -300,13 +300,17 @@ impl Slots {
         Ok(())
     }
 
-    /// Makes pages longer, where `sizes` are longer than what they have; none becomes shorter.
-    pub fn grow(&self, slot: SlotHandle, sizes: &[u32; PAGE_BITS]) {
-        if self.check_live(slot).is_some() {
-            for (word, size) in self.words[self.base(slot) + slot::SIZES..][..SIZE_WORDS].iter().zip(sizes) {
-                word.fetch_max((*size).into(), Ordering::SeqCst);
-            }
+    /// Makes pages longer, where `sizes` are longer than what they have; none becomes shorter. Whether any became longer.
+    pub fn grow(&self, slot: SlotHandle, sizes: &[u32; PAGE_BITS]) -> bool {
+        if self.check_live(slot).is_none() {
+            return false;
         }
+        let words = &self.words[self.base(slot) + slot::SIZES..][..SIZE_WORDS];
+        let grown = words.iter().zip(sizes).filter(|(word, size)| {
+            let size = u64::from(**size);
+            word.fetch_max(size, Ordering::SeqCst) < size
+        });
+        grown.count() > 0
     }
 
     /// Takes a container out. Its numbers stay in memory and are never shown again.

@@ -115,6 +115,13 @@ fn command(publisher: &mut Publisher, slots: &mut [SlotHandle], line: &str) -> S
             .publish(slots[container], &facts_of(container, number(2)), &times_of(number(2)), Dirty::View)
             .and_then(|()| publisher.flush(Duration::from_secs(10)))
             .map(|flushed| flushed.to_string()),
+        Some("narrow") => {
+            let facts = ContainerSnapshot { present: CpuSet::first_n(1), ..facts_of(container, number(2)) };
+            publisher
+                .publish(slots[container], &facts, &times_of(number(2)), Dirty::View)
+                .and_then(|()| publisher.flush(Duration::from_secs(10)))
+                .map(|flushed| flushed.to_string())
+        }
         Some("renew") => {
             publisher.remove(slots[container]);
             let added = publisher.add(

@@ -44,6 +44,20 @@ pub fn size(node: ViewNode, facts: &ContainerSnapshot, host: &str) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
+/// Whether a file may be longer with fewer CPUs: `0,2,4` is longer than `0-5`. [`size`] of any other is at most what it is with more
+/// present and possible CPUs and NUMA nodes.
+pub fn is_cpu_list(node: ViewNode) -> bool {
+    matches!(
+        node,
+        ViewNode::CpuOnline
+            | ViewNode::CpuOffline
+            | ViewNode::CpuPossible
+            | ViewNode::CpuPresent
+            | ViewNode::CpuEnabled
+            | ViewNode::CpuIsolated
+    ) || matches!(node.file_format(), Some(FileFormat::List | FileFormat::OnlineList))
+}
+
 /// The content of a file, in exactly `size` bytes, of which the last is a newline. `times` goes by CPU
 /// number, `host` is the text of [`super::tree::host_path`] as it is now, `now` is the boot clock. Never
 /// panics: text it does not understand is left out.

@@ -129,7 +129,7 @@ impl ContainerSnapshot {
     }
 
     /// NUMA nodes to show: never none.
-    pub(crate) fn shown_nodes(&self) -> CpuSet {
+    pub fn shown_nodes(&self) -> CpuSet {
         if self.nodes.is_empty() { CpuSet::first_n(1) } else { self.nodes }
     }
 

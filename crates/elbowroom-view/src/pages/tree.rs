@@ -254,6 +254,13 @@ impl ViewNode {
         })
     }
 
+    /// Whether it is a file without a bit whose text is another for other present or possible CPUs or NUMA nodes.
+    pub fn is_fixed_file(self) -> bool {
+        // The hierarchies are the same for every container, and the place of the view page is empty.
+        let is_same = self.is_dir() || matches!(self, Self::Cgroups | Self::ViewPage);
+        self.page_bit().is_none() && !is_same && self.link_target().is_none()
+    }
+
     /// Of which entry of [`ContainerSnapshot::pressure`] it is the file.
     pub fn pressure_index(self) -> Option<usize> {
         [Self::PressureCpu, Self::PressureIo, Self::PressureMemory].iter().position(|node| *node == self)
@@ -325,6 +332,9 @@ pub fn lookup(parent: ViewNode, name: &str, facts: &ContainerSnapshot) -> Option
         }
     }
 }
+
+/// The bit that says that a file was asked for which has none of its own ([`ViewNode::is_fixed_file`]).
+pub const FIXED_FILES_BIT: u8 = 63;
 
 /// The links with a number that are in a directory, ascending. CPUs and nodes link to each other while the CPU is online, as the
 /// kernel has it (drivers/base/node.c `register_cpu_under_node`).

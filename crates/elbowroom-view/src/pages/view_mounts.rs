@@ -90,6 +90,13 @@ mod tests {
     }
 
     #[test]
+    fn to_look_up_what_is_mounted_asks_for_no_fixed_file() {
+        let mounted = [view_mounts(false, false), view_mounts(true, true)].concat();
+        let nodes = mounted.iter().map(|mount| mount.node).chain([ViewNode::ViewPage]);
+        assert_eq!(nodes.filter(|node| node.is_fixed_file()).collect::<Vec<_>>(), []);
+    }
+
+    #[test]
     fn surfaces_are_files_of_the_tree_under_their_own_names() {
         for surface in view_mounts(false, false).into_iter().chain(view_mounts(true, true)) {
             match surface.target {

@@ -3,34 +3,33 @@
 use super::HOOK_ENV;
 use anyhow::{Context, bail};
 use elbowroom_linux::bounded;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Value, json};
 use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
+/// The file of a bundle that says what the container is.
+const CONFIG: &str = "config.json";
+
 /// Absolute path of the container's root filesystem.
 pub(crate) fn rootfs(bundle: &Path) -> anyhow::Result<PathBuf> {
-    let config = read(&bundle.join("config.json"))?;
+    let config = read(bundle)?;
     let path =
         config.pointer("/root/path").and_then(Value::as_str).context("config.json has no root.path")?;
     Ok(bundle.join(path))
 }
 
-/// Changes the bundle's `config.json`. The file is replaced in one step, where anything changed, and keeps its owner and mode;
-/// what `change` leaves alone keeps its value.
+/// Changes the bundle's `config.json`, as [`write`] does, where anything changed.
 pub(crate) fn edit(
     bundle: &Path,
     change: impl FnOnce(&mut Value) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let path = bundle.join("config.json");
-    let before = read(&path)?;
+    let before = read(bundle)?;
     let mut config = before.clone();
     change(&mut config)?;
-    if config == before {
-        return Ok(());
-    }
-    replace(&path, &serde_json::to_vec(&config)?).with_context(|| path.display().to_string())
+    if config == before { Ok(()) } else { write(bundle, &config) }
 }
 
 /// Adds `program` with `args` to the `createContainer` hooks, once; a version before this one added it without an environment.
@@ -59,12 +58,20 @@ pub(super) fn entry<'a>(value: &'a mut Value, key: &str, default: Value) -> anyh
     Ok(slot)
 }
 
-pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
-    let text = bounded::file(path, bounded::KERNEL_FILE).with_context(|| path.display().to_string())?;
+/// The bundle's `config.json`.
+pub(super) fn read(bundle: &Path) -> anyhow::Result<Value> {
+    let path = bundle.join(CONFIG);
+    let text = bounded::file(&path, bounded::KERNEL_FILE).with_context(|| path.display().to_string())?;
     serde_json::from_slice(&text).with_context(|| path.display().to_string())
 }
 
-pub(super) fn replace(path: &Path, text: &[u8]) -> anyhow::Result<()> {
+/// Replaces the bundle's `config.json` in one step. The file keeps its owner and mode; what nobody changed keeps its value.
+pub(super) fn write(bundle: &Path, config: &Value) -> anyhow::Result<()> {
+    let path = bundle.join(CONFIG);
+    replace(&path, &serde_json::to_vec(config)?).with_context(|| path.display().to_string())
+}
+
+fn replace(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     let old = std::fs::metadata(path)?;
     let new = path.with_file_name(format!(".config.json.elbowroom-{}", std::process::id()));
     let write = || -> std::io::Result<()> {
@@ -72,12 +79,22 @@ pub(super) fn replace(path: &Path, text: &[u8]) -> anyhow::Result<()> {
         file.write_all(text)?;
         fchown(&file, Some(old.uid()), Some(old.gid()))?;
         file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
-        std::fs::rename(&new, path)
+        put_in_place(&new, path)
     };
     write().inspect_err(|_| {
         let _ = std::fs::remove_file(&new);
     })?;
     Ok(())
+}
+
+/// Gives `new` the name `path`. By an exchange where there can be one: of a file that is renamed over another, ext4 begins to write the
+/// blocks at once (fs/ext4/namei.c, `ext4_rename`), milliseconds of a container's start. No bundle is used again after a crash of the
+/// machine.
+fn put_in_place(new: &Path, path: &Path) -> std::io::Result<()> {
+    match renameat_with(CWD, new, CWD, path, RenameFlags::EXCHANGE) {
+        Ok(()) => std::fs::remove_file(new),
+        Err(_) => std::fs::rename(new, path),
+    }
 }
 
 #[cfg(test)]
@@ -124,7 +141,7 @@ mod tests {
             for _ in 0..2 {
                 let args = ["elbowroom".into(), "hook".into()];
                 edit(dir.path(), |config| add_hook(config, Path::new("/usr/bin/elbowroom"), &args)).unwrap();
-                assert_eq!(read(&path).unwrap(), after);
+                assert_eq!(read(dir.path()).unwrap(), after);
             }
             assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o640);
             assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");

@@ -34,20 +34,20 @@ const NAME_ANNOTATIONS: [&str; 3] =
 /// where nothing of the kind is wanted. A container that is to be left alone gets nothing.
 pub(super) fn launch_plan(
     bundle: &Path,
+    config: &Value,
     run_dir: &Path,
     node: &ContainerSettings,
-) -> anyhow::Result<LaunchPlan> {
-    let config = bundle::read(&bundle.join("config.json"))?;
-    let made = bundle_container(bundle, &config);
+) -> LaunchPlan {
+    let made = bundle_container(bundle, config);
     if node.excludes_named(&made.id, made.name.as_deref()) {
-        return Ok(LaunchPlan::default());
+        return LaunchPlan::default();
     }
     let labels = made.labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     let plan = LaunchPlan::new(&ContainerLabels::parse(labels, node.labels), true, node.env);
     if plan.surfaces.is_none() {
-        return Ok(plan);
+        return plan;
     }
-    let LaunchGrant { surfaces, asks } = granted_injections(&config, made, run_dir).unwrap_or_else(|error| {
+    let LaunchGrant { surfaces, asks } = granted_injections(config, made, run_dir).unwrap_or_else(|error| {
         let because = elbowroom_client::output::one_line(&error);
         let program = super::runtime::PROGRAM;
         super::write_stderr(&format!(
@@ -56,7 +56,7 @@ pub(super) fn launch_plan(
         ));
         LaunchGrant::default()
     });
-    Ok(LaunchPlan { surfaces, pressure_file: asks, ..plan })
+    LaunchPlan { surfaces, pressure_file: asks, ..plan }
 }
 
 /// What of what it asks for a container may have here.
@@ -259,16 +259,16 @@ mod tests {
         for (notes, hook) in
             [(json!({}), true), (json!({ "elbowroom.dev/views": "off" }), false), (notes, true)]
         {
-            std::fs::write(bundle.join("config.json"), config(notes, Value::Null).to_string()).unwrap();
-            let plan = launch_plan(&bundle, dir.path(), &ContainerSettings::default()).unwrap();
+            let config = config(notes, Value::Null);
+            let plan = launch_plan(&bundle, &config, dir.path(), &ContainerSettings::default());
             assert_eq!(plan, LaunchPlan { hook, ..LaunchPlan::default() });
         }
         let notes = json!({ "elbowroom.dev/seccomp": "on", "io.kubernetes.container.name": "web" });
-        std::fs::write(bundle.join("config.json"), config(notes, Value::Null).to_string()).unwrap();
+        let config = config(notes, Value::Null);
         let planned = |exclude: &[&str]| {
             let exclude = exclude.iter().map(|pattern| (*pattern).to_owned()).collect();
-            launch_plan(&bundle, dir.path(), &ContainerSettings { exclude, ..ContainerSettings::default() })
-                .unwrap()
+            let node = ContainerSettings { exclude, ..ContainerSettings::default() };
+            launch_plan(&bundle, &config, dir.path(), &node)
         };
         assert!(planned(&["db"]).seccomp);
         for exclude in ["w*", "4f*"] {

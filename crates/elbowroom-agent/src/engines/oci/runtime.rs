@@ -57,8 +57,12 @@ fn patch_bundle(bundle: &Path) -> anyhow::Result<()> {
     let run_dir = run_dir.to_str().with_context(|| format!("{RUN_DIR_ENV} is not UTF-8"))?;
     // One that is broken keeps no container from starting; the agent says what is wrong with it.
     let node = AgentConfig::load(None).unwrap_or_default().containers;
-    let plan = injection::launch_plan(bundle, Path::new(run_dir), &node)?;
-    bundle::edit(bundle, |config| apply_plan(config, plan, Path::new(program), run_dir))?;
+    let mut config = bundle::read(bundle)?;
+    let plan = injection::launch_plan(bundle, &config, Path::new(run_dir), &node);
+    if plan.hook || !plan.surfaces.is_none() {
+        apply_plan(&mut config, plan, Path::new(program), run_dir)?;
+        bundle::write(bundle, &config)?;
+    }
     if plan.seccomp
         && let Err(error) =
             bundle::edit(bundle, |config| seccomp::inject_listener(config, Path::new(run_dir)))
