@@ -16,9 +16,11 @@ KEYS = "top, htop, btop"
 DRAWS = {
     "j": "explain", "k": "explain", "Enter": "scroll", "/": "filter: ", "f": "filter: ", "P": "by CPU", "M": "by memory", ">": "by name",
     "<": "by disk", "r": "by verdict reversed", "d": "by disk", "?": "Keys",
-    "t": "by verdict\n", "1": "by verdict\n", "F10": "by verdict\n",
+    "Right": "by name", "F4": "filter: ", "G": "by verdict\n",
+    "t": "by verdict\n", "1": "by verdict\n", "F9": "by verdict\n", "+": "by verdict\n",
 }  # fmt: skip
-BYTES = {"Enter": b"\r", "F10": b"\x1b[21~"}
+QUIT = {"q", "F10"}
+BYTES = {"Enter": b"\r", "Right": b"\x1b[C", "F4": b"\x1bOS", "F9": b"\x1b[20~", "F10": b"\x1b[21~"}
 # They last until a key is pressed.
 LASTING = ("stats", "list -w")
 
@@ -74,7 +76,7 @@ def test_the_page_has_each_tool_and_says_where_a_habit_does_not_hold():
     assert [*dict.fromkeys(row.tool for row in rows)] == ["docker", "kubectl", KEYS, "systemd", "Prometheus"]
     assert {row.holds for row in rows} == {"yes", "differs", "no"}
     keys = {row.typed.strip("`") for row in rows if row.tool == KEYS}
-    assert keys - {"q"} == set(DRAWS)
+    assert keys - QUIT == set(DRAWS)
 
 
 def test_commands_are_typed_as_they_stand(agent, web, terminal):
@@ -111,13 +113,11 @@ def test_keys_are_pressed_as_they_stand(web, terminal):
         screen.draws(web.name[:16])
         screen.press(b"j")
         screen.draws("by verdict\n")
-        if key != "q":
-            screen.press(BYTES.get(key, key.encode()))
+        screen.press(BYTES.get(key, key.encode()))
+        if key not in QUIT:
             screen.draws(DRAWS[key])
             # Nothing that it did is in the way of the end.
             screen.press(b"\x03")
-        else:
-            screen.press(b"q")
         assert screen.end() == 0, key
 
 

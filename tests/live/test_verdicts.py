@@ -1,11 +1,13 @@
 """How a container is doing, in one word, the same everywhere; kills for memory have a name, also after the container's death."""
 
 import json
+import subprocess
+import time
 
 import pytest
 
 from kit import api, docker as docker_kit
-from kit.wait import eventually
+from kit.wait import PATIENCE, eventually
 
 EATER = "x = bytearray(120 << 20); x[::4096] = b'x' * len(x[::4096]); import time; time.sleep(60)"
 BUSY = ["python3", "-c", "while True: pass"]
@@ -26,6 +28,51 @@ def alerts(agent, name):
     report = json.loads(agent.cli("alerts", "--format", "json").stdout)
     of = lambda views: [a for a in views if a["kind"] == "VERDICT" and (a["container"] or {}).get("name") == name]
     return of(report["lasting"]), of(report["ended"])
+
+
+def screens(agent, run_dir, name):
+    """What each program says of a container: status, reason and command."""
+    shown = {
+        "list": row(agent.json("list"), name),
+        "show": agent.json("show", name),
+        "explain": agent.json("explain", name)["container"],
+        "doctor": json.loads(agent.cli("doctor", name, "--format", "json").stdout),
+        "http": row(api.get(run_dir / "api.sock", "/api/v1/containers"), name),
+    }
+    return {screen: tuple(answer["verdict"][key] for key in ("status", "reason", "command")) for screen, answer in shown.items()}
+
+
+def test_all_screens_say_the_same_of_a_container_that_runs(new_agent, docker, run_dir, tmp_path):
+    name = "elbowroom-test-agreed"
+    agent = new_agent("[api]\nenabled = true").start()
+    # A part of it is killed, and the rest goes on.
+    script = "import subprocess, sys, time; subprocess.run([sys.executable, '-c', sys.argv[1]]); time.sleep(600)"
+    container = background(docker, name, "--memory", "64m", "--memory-swap", "64m", command=["python3", "-c", script, EATER])
+    status, reason, command = "killed", "OOM-killed once at its limit of 64MiB", f"docker update --memory 128m --memory-swap 128m {name}"
+
+    def agree():
+        said = screens(agent, run_dir, name)
+        assert set(said.values()) == {(status, reason, command)}, said
+        return True
+
+    eventually(agree, within=30, every=0.1)
+    [alert], _ = alerts(agent, name)
+    assert (alert["topic"], alert["text"]) == (status, f"{name}: {reason}; {command}")
+    # For people, too; and what hurts is not called healthy.
+    head = f"verdict           {status}: {reason}\nwhat helps        {command}\n"
+    assert all(head in agent.cli(verb, name).stdout for verb in ("show", "explain"))
+    doctor = agent.cli("doctor", name)
+    assert doctor.returncode == 1 and doctor.stdout.startswith(head) and "healthy" not in doctor.stdout, doctor.stdout
+    for words in (["list"], ["top", "--once"]):
+        [line] = [line for line in agent.cli(*words).stdout.splitlines() if name in line]
+        assert status in line.split(), line
+    metric = f'status="{status}"'
+    told = [line for line in agent.cli("metrics").stdout.splitlines() if line.startswith("elbowroom_container_verdict") and name in line]
+    assert [line for line in told if line.endswith(" 1")] == [line for line in told if metric in line] != []
+    # A doctor that no agent answers finds what it finds.
+    words = [agent.binary, "--run-dir", tmp_path / "nobody", "doctor", container[:12], "--format", "json"]
+    alone = json.loads(subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=30 * PATIENCE).stdout)
+    assert "verdict" not in alone, alone
 
 
 def test_a_crash_loop_for_memory_has_a_name_while_it_lasts_and_after(new_agent, docker, run_dir):
@@ -96,8 +143,46 @@ def test_a_throttled_container_is_told_of_until_it_ends(agent, docker):
     assert [a["topic"] for a in lasting] == ["throttled"] and throttled["verdict"]["command"] in lasting[0]["text"]
     metric = [line for line in agent.cli("metrics").stdout.splitlines() if line.startswith("elbowroom_container_verdict") and name in line]
     assert [line for line in metric if line.endswith(" 1")] == [line for line in metric if 'status="throttled"' in line]
+    # The doctor begins with that, and has the files that show it.
+    doctor = json.loads(agent.cli("doctor", name, "--format", "json").stdout)
+    assert [doctor["verdict"][key] for key in ("status", "command")] == ["throttled", throttled["verdict"]["command"]], doctor
+    assert "cpu-throttled" in [finding["check"] for finding in doctor["findings"]] and not doctor["healthy"], doctor
     docker.call("rm", "--force", name)
     eventually(lambda: not alerts(agent, name)[0] and alerts(agent, name)[1])
+
+
+# They print when the cause is there.
+THROTTLED = "import time; print(time.time(), flush=True)\nwhile True: pass"
+KILLED = f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {EATER!r}]); print(time.time(), flush=True); time.sleep(600)"
+SOON = 2
+
+
+@pytest.mark.parametrize(
+    "topic, program, options",
+    [("throttled", THROTTLED, ["--cpus", "0.1"]), ("killed", KILLED, ["--memory", "64m", "--memory-swap", "64m"])],
+    ids=["throttled", "killed"],
+)
+def test_an_alert_begins_within_two_seconds_of_its_cause(agent, docker, topic, program, options):
+    delays = []
+    # A busy machine is late now and then. A rule that waits is late each time.
+    for attempt in range(3):
+        name = f"elbowroom-test-soon-{attempt}"
+        background(docker, name, *options, command=["python3", "-c", program])
+        topics = lambda: [a["topic"] for a in agent.ask("alerts")["alerts"]["lasting"] if (a["container"] or {}).get("name") == name]
+        eventually(lambda: topic in topics(), within=30)
+        begun = time.time()
+        delays.append(begun - float(eventually(lambda: docker.call("logs", name).stdout)))
+        # All but those of kills end as soon with the container; a kill is told of until two minutes after it.
+        docker.call("rm", "--force", name)
+        gone = time.time()
+        if topic == "killed":
+            assert topics() == ["killed"]
+        else:
+            eventually(lambda: not topics())
+            delays[-1] = max(delays[-1], time.time() - gone)
+        if delays[-1] <= SOON * PATIENCE:
+            return
+    pytest.fail(f"each began or ended more than {SOON} s after its cause: {delays}")
 
 
 def test_a_container_that_gets_what_it_asks_for_is_ok_and_the_worst_come_first(agent, docker):

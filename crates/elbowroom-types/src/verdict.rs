@@ -45,6 +45,11 @@ impl VerdictStatus {
         self as u8
     }
 
+    /// Whether it suffers, or others do because of it. What is tight suffers from nothing yet.
+    pub const fn hurts(self) -> bool {
+        self.severity() > Self::Tight.severity()
+    }
+
     /// Its name in JSON, metrics and alert topics: `waiting_cpu`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -117,6 +122,7 @@ mod tests {
             assert_eq!(serde_json::to_value(status).unwrap(), status.name());
         }
         assert!(VerdictStatus::ALL.is_sorted());
+        assert!(!VerdictStatus::Tight.hurts() && VerdictStatus::Unfair.hurts());
     }
 
     #[test]

@@ -22,7 +22,7 @@ use elbowroom_types::finding::{DoctorFinding, FindingEvidence, Severity};
 use elbowroom_types::glob;
 use elbowroom_types::sample::{HostEvent, NodeProperties};
 use elbowroom_types::unit::Micros;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// How often the node is looked at, and notes of the guard are looked for.
@@ -123,6 +123,12 @@ impl AlertDispatcher {
         alerts.into_iter().for_each(|alert| self.record(alert));
     }
 
+    /// The container with this cgroup is gone, and with it what the doctor found only there.
+    pub(super) fn remove_container(&mut self, path: &str, now: Micros) {
+        let ended = self.findings.forget(path, now);
+        ended.into_iter().for_each(|alert| self.record(alert));
+    }
+
     /// Tells every addressee what is due.
     pub(super) fn deliver(&mut self, now: Micros) {
         for alert in self.register.expire(now) {
@@ -190,6 +196,8 @@ struct DoctorFindings {
     conditions: Conditions,
     /// Checks that found something, and in how many looks since they did not.
     absent_runs: BTreeMap<String, u32>,
+    /// The cgroups that each alert is about, of those that are only about containers.
+    about: BTreeMap<String, BTreeSet<String>>,
     containers: ContainerSettings,
 }
 
@@ -200,6 +208,7 @@ impl DoctorFindings {
             report: FindingsReport { period_usec, ..FindingsReport::default() },
             conditions: Conditions::default(),
             absent_runs: BTreeMap::new(),
+            about: BTreeMap::new(),
             containers: config.containers.clone(),
         }
     }
@@ -225,6 +234,12 @@ impl DoctorFindings {
         let mut alerts = Vec::new();
         for (check, found) in &by_check {
             self.absent_runs.insert((*check).to_owned(), 0);
+            let cgroups: Option<BTreeSet<String>> =
+                found.iter().map(|finding| finding.cgroup.clone()).collect();
+            match cgroups {
+                Some(cgroups) => drop(self.about.insert((*check).to_owned(), cgroups)),
+                None => drop(self.about.remove(*check)),
+            }
             alerts
                 .extend(self.conditions.raise(check_subject(check), now, Micros::ZERO, || summarize(found)));
         }
@@ -237,8 +252,22 @@ impl DoctorFindings {
             }
         }
         self.absent_runs.retain(|_, away| *away < CLEAR_AFTER_RUNS);
+        self.about.retain(|check, _| self.absent_runs.contains_key(check));
         self.report.findings = findings;
         alerts
+    }
+
+    /// A container is gone: what was found in no other is over, and not only when the doctor looks again.
+    fn forget(&mut self, path: &str, now: Micros) -> Vec<Alert> {
+        let mut ended = Vec::new();
+        self.about.retain(|check, cgroups| {
+            cgroups.remove(path);
+            if cgroups.is_empty() {
+                ended.extend(self.conditions.end(&check_subject(check), now));
+            }
+            !cgroups.is_empty()
+        });
+        ended
     }
 
     fn is_exempt(&self, finding: &DoctorFinding) -> bool {
@@ -334,5 +363,44 @@ fn log_alert(view: &AlertView) {
             let lasted = until.saturating_sub(alert.since);
             tracing::info!(%kind, topic, disk = view.disk_name, container = label, %lasted, "alert ended");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(check: &str, cgroup: Option<&str>) -> DoctorFinding {
+        DoctorFinding {
+            check: check.into(),
+            cgroup: cgroup.map(Into::into),
+            ..DoctorFinding::new(Severity::Warning, "It hurts.")
+        }
+    }
+
+    #[test]
+    fn a_finding_ends_with_the_last_container_that_has_it() {
+        let mut findings = DoctorFindings::new(&AgentConfig::default());
+        let both = vec![
+            found("a", Some("/x")),
+            found("a", Some("/y")),
+            found("b", Some("/x")),
+            found("c", Some("/x")),
+            found("c", None),
+        ];
+        let topics = |alerts: Vec<Alert>| -> Vec<(String, bool)> {
+            alerts.into_iter().map(|alert| (alert.topic.clone().unwrap(), alert.is_active())).collect()
+        };
+        let began = ["a", "b", "c"].map(|topic| (topic.to_owned(), true));
+        assert_eq!(topics(findings.update(Ok((both, Micros::ZERO)), Micros::secs(1))), began);
+        assert_eq!(topics(findings.forget("/x", Micros::secs(2))), [("b".to_owned(), false)]);
+        assert_eq!(topics(findings.forget("/y", Micros::secs(3))), [("a".to_owned(), false)]);
+        assert_eq!(findings.forget("/y", Micros::secs(4)), [], "the host's stays");
+        // A container of that path is there again.
+        let again = vec![found("b", Some("/x"))];
+        assert_eq!(
+            topics(findings.update(Ok((again, Micros::ZERO)), Micros::secs(5))),
+            [("b".to_owned(), true)]
+        );
     }
 }

@@ -126,6 +126,9 @@ impl PolicyLoop {
         }
         let ended = self.verdicts.remove(id, now);
         ended.into_iter().for_each(|alert| self.alerts.record(alert));
+        if let Some(resident) = self.containers.get(&id) {
+            self.alerts.remove_container(&resident.path, now);
+        }
     }
 
     /// Those that ended lately, the last one first.

@@ -280,9 +280,10 @@ impl VerdictWatch {
         let mut alerts = Vec::new();
         for (id, verdict) in verdicts {
             let Some(WatchedContainer { name, tenant, .. }) = self.watched.get(&id) else { continue };
-            // Kills are told of below, and what is tight suffers from nothing yet.
+            // Kills are told of below.
             let hold = match verdict.status {
-                VerdictStatus::Ok | VerdictStatus::Tight | VerdictStatus::Killed => continue,
+                VerdictStatus::Killed => continue,
+                status if !status.hurts() => continue,
                 VerdictStatus::Throttled => Micros::ZERO,
                 _ => STEADY_FOR,
             };

@@ -1,8 +1,8 @@
 //! `elbowroom doctor` and `elbowroom undo`: look, say, and fix if asked; and the strategies `pretouch`, `housekeeping` and
 //! `protect`.
 
+mod agent;
 mod apply;
-mod deaths;
 mod fix;
 pub mod housekeeping;
 mod list;
@@ -18,6 +18,7 @@ pub use undo::{UndoArgs, undo};
 use crate::checks::{CHECKS, CgroupFacts, HostFacts, examine, is_harmful};
 use crate::facts::{CounterSampleStore, DoctorConfig, LastCounterSample, collect_facts};
 use crate::fixes::journal::Journal;
+use agent::AgentKnowledge;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use elbowroom_client::control::{LoadSources, running_config};
@@ -29,6 +30,7 @@ use elbowroom_linux::{lease, process};
 use elbowroom_types::finding::DoctorFinding;
 use elbowroom_types::lookup::{ContainerNames, find_container};
 use elbowroom_types::unit::{Micros, parse_duration};
+use elbowroom_types::verdict::Verdict;
 use elbowroom_types::visible::Visible;
 use serde::Serialize;
 use std::io::IsTerminal;
@@ -123,6 +125,9 @@ impl StateDirArgs {
 #[derive(Serialize)]
 struct FindingsOutput<'a> {
     version: u32,
+    /// The agent's verdict of the one container that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<&'a Verdict>,
     healthy: bool,
     elapsed_seconds: f64,
     containers: usize,
@@ -174,7 +179,8 @@ pub fn doctor(args: &DoctorArgs, load: LoadSources) -> Result<ExitCode> {
 /// Says what is found, or mends it.
 fn report_or_fix(args: &DoctorArgs, facts: &HostFacts, journal: &Journal) -> Result<ExitCode> {
     let format = args.host.output.format;
-    let deaths = deaths::killed_and_gone(&args.host.state.run_dir, facts);
+    let mut agent = AgentKnowledge::open(&args.host.state.run_dir);
+    let deaths = agent.killed_and_gone(facts);
     let find = |name: &str| {
         let dead = deaths.iter().find(|death| death.container.as_deref() == Some(name));
         match (container_called(facts, name), dead.and_then(|death| death.cgroup.clone())) {
@@ -190,12 +196,14 @@ fn report_or_fix(args: &DoctorArgs, facts: &HostFacts, journal: &Journal) -> Res
             |f: &DoctorFinding| asked(f) && check.as_ref().map_or(is_harmful(f), |id| f.check == *id);
         return fix::apply_fixes(facts, journal, wanted, args.yes, format, &args.host.state.leases());
     }
-    let found = deaths::with_deaths(deaths, examine(facts));
+    let found = agent::with_deaths(deaths, examine(facts));
     let findings: Vec<DoctorFinding> = found.into_iter().filter(asked).collect();
-    let healthy = !findings.iter().any(is_harmful);
+    let verdict = only.as_ref().and_then(|path| agent.verdict(path));
+    let healthy = !findings.iter().any(is_harmful) && !verdict.as_ref().is_some_and(|v| v.status.hurts());
     let text = match format {
         Format::Data(data) => Visible::from(&data.document(&FindingsOutput {
             version: VERSION,
+            verdict: verdict.as_ref(),
             healthy,
             elapsed_seconds: facts.elapsed.get() as f64 / 1e6,
             containers: facts.containers().count(),
@@ -203,7 +211,10 @@ fn report_or_fix(args: &DoctorArgs, facts: &HostFacts, journal: &Journal) -> Res
             cpu_usec: process::own_cpu_time().get(),
             findings: &findings,
         })?),
-        Format::Text => report::report(facts, &findings, args.all, report::ReportStyle::of_stdout()),
+        Format::Text => {
+            let style = report::ReportStyle::of_stdout();
+            report::report(facts, verdict.as_ref(), &findings, args.all, style)
+        }
     };
     write_stdout(text)?;
     Ok(ExitCode::from(u8::from(!healthy)))

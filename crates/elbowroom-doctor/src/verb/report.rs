@@ -4,6 +4,7 @@ use crate::checks::{HostFacts, is_fixable, is_harmful};
 use elbowroom_client::table::clip;
 use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::unit::counted;
+use elbowroom_types::verdict::Verdict;
 use elbowroom_types::visible::Visible;
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -36,14 +37,17 @@ impl ReportStyle {
     }
 }
 
-/// The report. Without `all`, notes are only counted and one container stands for those with the same finding.
+/// The report: of one container first the agent's `verdict`. Without `all`, notes are only counted and one container stands for those
+/// with the same finding.
 pub(super) fn report(
     facts: &HostFacts,
+    verdict: Option<&Verdict>,
     findings: &[DoctorFinding],
     all: bool,
     style: ReportStyle,
 ) -> Visible {
     let mut text = Visible::default();
+    verdict.into_iter().for_each(|verdict| write_verdict(&mut text, verdict, style));
     let shown = findings.iter().filter(|f| all || is_harmful(f));
     if all {
         shown.for_each(|f| write_paragraph(&mut text, &[f], style));
@@ -55,6 +59,7 @@ pub(super) fn report(
     let containers = facts.containers().count();
     let problems = findings.iter().filter(|f| is_harmful(f)).count();
     match problems {
+        0 if verdict.is_some_and(|v| v.status.hurts()) => drop(text.write_str("no finding")),
         0 => style.paint(&mut text, "healthy", "32"),
         n => drop(text.write_str(&counted(n, "problem"))),
     }
@@ -77,6 +82,22 @@ pub(super) fn report(
     }
     text
 }
+
+/// The agent's verdict, in the words of `elbowroom show`.
+fn write_verdict(text: &mut Visible, verdict: &Verdict, style: ReportStyle) {
+    let key = |key: &str| format!("{key:<VERDICT_KEY$}");
+    let indent = " ".repeat(VERDICT_KEY);
+    let sentence =
+        wrap(&Visible::line(&format!("{}: {}", verdict.status, verdict.reason)), &indent, style.width);
+    let _ = text.write_str(&sentence.replacen(&indent, &key("verdict"), 1));
+    if let Some(command) = &verdict.command {
+        let _ = writeln!(text, "{}{}", key("what helps"), Visible::line(command));
+    }
+    let _ = writeln!(text);
+}
+
+/// Columns of the names of lines, as `elbowroom show` has them.
+const VERDICT_KEY: usize = 18;
 
 /// Findings of one check together, in the order of the worst of each.
 fn by_check<'a>(findings: impl Iterator<Item = &'a DoctorFinding>) -> Vec<Vec<&'a DoctorFinding>> {
@@ -225,13 +246,37 @@ mod tests {
         let names: Vec<String> = (0..200).map(|n| format!("web-{n}")).collect();
         let found: Vec<DoctorFinding> =
             names.iter().map(|n| finding("memory-not-reserved", Severity::Warning, Some(n))).collect();
-        let text = report(&HostFacts::default(), &found, false, PIPED);
+        let text = report(&HostFacts::default(), None, &found, false, PIPED);
         assert!(text.starts_with("WARNING  memory-not-reserved  200 containers: web-0, web-1, "), "{text}");
         assert!(text.lines().count() < 12, "{text}");
         assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
         assert!(text.contains("memory.max  268435456 (256MiB)"), "{text}");
-        let all = report(&HostFacts::default(), &found, true, PIPED);
+        let all = report(&HostFacts::default(), None, &found, true, PIPED);
         assert!(all.lines().filter(|l| l.starts_with("WARNING")).count() == 200);
+    }
+
+    #[test]
+    fn a_verdict_comes_first_and_what_it_says_is_not_called_healthy() {
+        let mut verdict = Verdict {
+            status: elbowroom_types::verdict::VerdictStatus::Throttled,
+            reason: "its quota of 0.2 CPUs holds its threads back 812 ms of every second".into(),
+            command: Some("docker update --cpus 0.3 web".into()),
+        };
+        let text =
+            |verdict: &Verdict| report(&HostFacts::default(), Some(verdict), &[], false, PIPED).to_string();
+        assert_eq!(
+            text(&verdict),
+            "verdict           throttled: its quota of 0.2 CPUs holds its threads back 812 ms\n                  \
+             of every second\nwhat helps        docker update --cpus 0.3 web\n\n\
+             no finding: 0 containers and the host, 0.0 s\n"
+        );
+        verdict = Verdict::default();
+        assert_eq!(
+            text(&verdict),
+            "verdict           ok: it gets what it asks for\n\nhealthy: 0 containers and the host, 0.0 s\n"
+        );
+        verdict.reason = "\x1b[8m".into();
+        assert!(!text(&verdict).contains('\x1b'));
     }
 
     #[test]
@@ -240,7 +285,7 @@ mod tests {
         found.sentence.push_str("cron-\x1b[8m");
         found.evidence[0].file.push_str(" cron-\x1b[8m");
         found.fix = Some(FindingFix { commands: vec!["echo 1 > /cron-\x1b[8m".into()], writes: Vec::new() });
-        let text = report(&HostFacts::default(), &[found], false, PIPED);
+        let text = report(&HostFacts::default(), None, &[found], false, PIPED);
         assert!(!text.contains('\x1b'), "{text:?}");
         assert_eq!(text.matches("cron-\\u{1b}[8m").count(), 4, "{text}");
     }
@@ -248,7 +293,7 @@ mod tests {
     #[test]
     fn notes_are_counted_and_leave_a_host_healthy() {
         let found = [finding("b", Severity::Info, None), finding("a", Severity::Info, None)];
-        let text = report(&HostFacts::default(), &found, false, PIPED);
+        let text = report(&HostFacts::default(), None, &found, false, PIPED);
         assert!(text.starts_with("healthy: 0 containers and the host"), "{text}");
         assert!(text.contains("2 notes (--all): a, b\n"), "{text}");
         assert!(!text.contains('\x1b'));

@@ -119,6 +119,12 @@ impl Conditions {
         ended
     }
 
+    /// Ends one at once.
+    pub fn end(&mut self, subject: &AlertSubject, now: Micros) -> Option<Alert> {
+        let alert = self.conditions.remove(subject)?.alert?;
+        Some(Alert { until: Some(now), ..alert })
+    }
+
     /// Those that last.
     pub fn active(&self) -> impl Iterator<Item = &Alert> {
         self.conditions.values().filter_map(|condition| condition.alert.as_ref())
@@ -130,8 +136,7 @@ impl Conditions {
         if condition.alert.is_some() && now.saturating_sub(condition.last_seen) < END_DELAY {
             return None;
         }
-        let alert = self.conditions.remove(subject)?.alert?;
-        Some(Alert { until: Some(now), ..alert })
+        self.end(subject, now)
     }
 }
 

@@ -26,9 +26,10 @@ pub(crate) const INJECTION_FLAG: &str = "--surfaces";
 /// How long a container's start may wait for the agent's word.
 const AGENT_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Annotations in which engines keep a container's name.
-const NAME_ANNOTATIONS: [&str; 3] =
-    ["io.kubernetes.cri.container-name", "io.kubernetes.container.name", "nerdctl/name"];
+/// Annotations in which engines keep the name that a container has in its pod: containerd, CRI-O.
+const POD_NAME_ANNOTATIONS: [&str; 2] = ["io.kubernetes.cri.container-name", "io.kubernetes.container.name"];
+/// The one of a container of nerdctl.
+const NERDCTL_NAME_ANNOTATION: &str = "nerdctl/name";
 
 /// The plan for the container of `bundle`. A user of the wrapper wants views; what else there is, the agent says, and is not asked
 /// where nothing of the kind is wanted. A container that is to be left alone gets nothing.
@@ -116,9 +117,16 @@ pub fn bundle_container(bundle: &Path, config: &Value) -> LaunchRequest {
     let mut labels: BTreeMap<String, String> = known.config.labels.unwrap_or_default();
     let annotations = config.get("annotations").cloned().unwrap_or_default();
     labels.extend(serde_json::from_value::<BTreeMap<String, String>>(annotations).unwrap_or_default());
+    let in_pod = POD_NAME_ANNOTATIONS.iter().find_map(|key| labels.get(*key).cloned());
     let name = known.name.map(|name| name.trim_start_matches('/').to_owned());
-    let name = name.or_else(|| NAME_ANNOTATIONS.iter().find_map(|key| labels.get(*key).cloned()));
+    let name = name.or_else(|| in_pod.clone()).or_else(|| labels.get(NERDCTL_NAME_ANNOTATION).cloned());
     labels.retain(|key, _| key.starts_with(label::PREFIX));
+    if let Some(name) = in_pod {
+        // The engine has put those of the pod among its own.
+        let all = labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        let own = label::for_container(all, &name, |_| true);
+        labels = own.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+    }
     LaunchRequest { id, name, labels }
 }
 
@@ -263,6 +271,17 @@ mod tests {
             let plan = launch_plan(&bundle, &config, dir.path(), &ContainerSettings::default());
             assert_eq!(plan, LaunchPlan { hook, ..LaunchPlan::default() });
         }
+        // Of a pod's annotations those count that are for all its containers or for this one, which go first.
+        let notes = json!({
+            "elbowroom.dev/env": "on", "elbowroom.dev/env.web": "off", "elbowroom.dev/views.db": "off",
+            "elbowroom.dev/java.web": "on", "io.kubernetes.cri.container-name": "web"
+        });
+        let made = bundle_container(&bundle, &json!({ "annotations": notes }));
+        let own = [("elbowroom.dev/env", "off"), ("elbowroom.dev/java", "on")];
+        assert_eq!(made.labels, own.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+        // One of Docker is in no pod.
+        let dotted = known(Value::Null, kept(json!({ "elbowroom.dev/views.web": "off" })));
+        assert_eq!(dotted.2, expect(&["elbowroom.dev/views.web"]));
         let notes = json!({ "elbowroom.dev/seccomp": "on", "io.kubernetes.container.name": "web" });
         let config = config(notes, Value::Null);
         let planned = |exclude: &[&str]| {

@@ -250,6 +250,36 @@ mod tests {
     }
 
     #[test]
+    fn keys_of_other_programs_do_what_they_do_there() {
+        let mut state = state();
+        for (key, order) in [
+            (KeyCode::Right, ["database-of-the-shop", "oomer", "web"]),
+            (KeyCode::Char('I'), ["web", "oomer", "database-of-the-shop"]),
+            (KeyCode::Left, ["web", "database-of-the-shop", "oomer"]),
+        ] {
+            state.key(key.into());
+            assert_eq!(names(&state), order, "{key}");
+        }
+        press(&mut state, "G");
+        assert_eq!(state.selected.as_deref(), Some("id-of-oomer"));
+        // Rows are chosen while the filter is typed.
+        state.key(KeyCode::F(4).into());
+        press(&mut state, "b");
+        state.key(KeyCode::Down.into());
+        state.key(KeyCode::Enter.into());
+        assert_eq!((names(&state).len(), state.selected.as_deref()), (2, Some("id-of-web")));
+        state.rows = 2;
+        state.mode = Mode::Explanation { id: String::new(), text: "a\nb\nc\n".into(), from: 0 };
+        let from = |state: &TopState| matches!(state.mode, Mode::Explanation { from: 1, .. });
+        state.key(KeyCode::End.into());
+        assert!(from(&state));
+        state.key(KeyCode::Home.into());
+        assert!(!from(&state));
+        state.key(KeyCode::Esc.into());
+        assert_eq!(state.key(KeyCode::F(10).into()), TopAction::Quit);
+    }
+
+    #[test]
     fn enter_explains_the_chosen_container_which_stays_chosen_when_rows_move() {
         let mut state = state();
         assert_eq!(state.key(KeyCode::Enter.into()), TopAction::Nothing);

@@ -13,17 +13,18 @@ use ratatui::style::{Color, Modifier, Style};
 
 /// Lines above the first row: the machine, the containers, the headings.
 const ABOVE: u16 = 3;
-/// Lines below the last row: what is the matter with a container, the keys.
-const BELOW: u16 = 2;
+/// Lines below the last row: what is the matter with a container, the command that helps, the keys.
+const BELOW: u16 = 3;
 
 const KEYS: &str = "\
 up down j k     choose a container         Enter  explain it; Esc goes back
-pgup pgdn home end  further                / f    show only names with a text
+pgup pgdn home end  further                / f F4 show only names with a text
 s    worst first (as at the start)         Esc    take the filter away, or quit
-c P  most CPU first                        r      reverse the order
+c P  most CPU first                        r I    reverse the order
 m M  most memory first                     < >    order by another column
-d    most disk traffic first               ?      this page
-n    by name                               q      quit
+d    most disk traffic first               g G    the first, the last container
+n    by name                               ?      this page
+                                           q F10  quit
 
 The wheel scrolls. A click chooses a row, a second one explains it. A click on
 a heading orders by it.
@@ -149,8 +150,17 @@ impl Screen<'_> {
     fn foot(&self, buffer: &mut Buffer) {
         let rows = self.state.visible();
         if let Some(c) = rows.get(self.state.place(&rows).unwrap_or(0)) {
-            let words = format!("{}: {}", display_name(c), c.verdict.sentence());
-            self.put(buffer, self.area.height.saturating_sub(2), 0, &words, self.style(level(c)));
+            let words = format!("{}: {}", display_name(c), c.verdict.reason);
+            self.put(buffer, self.area.height.saturating_sub(3), 0, &words, self.style(level(c)));
+            if let Some(command) = &c.verdict.command {
+                self.put(
+                    buffer,
+                    self.area.height.saturating_sub(2),
+                    0,
+                    &format!("$ {command}"),
+                    Style::new(),
+                );
+            }
         }
         let dim = Style::new().add_modifier(Modifier::DIM);
         let words = match (&self.state.mode, &self.state.moment) {
@@ -261,10 +271,13 @@ pub(super) mod tests {
             "database-of-the-shop    throttled            1.50/2    410M/512M       0        0",
             "web                     ok                   0.24/2    122M/512M       0        0",
             "oomer: killed 8 times in 60 s at its limit of 64MiB",
+            "$ docker update --memory 128m oomer",
             "? keys   / filter   Enter explain   s c m d n < > order   q quit",
         ];
         let squeeze = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-        let shown = lines(&state(), 80, 8);
+        let mut state = state();
+        state.containers[2].verdict.command = Some("docker update --memory 128m oomer".to_owned());
+        let shown = lines(&state, 80, 9);
         let squeezed: Vec<String> = shown.iter().map(|line| squeeze(line)).collect();
         assert_eq!(squeezed, expect.map(squeeze), "{shown:#?}");
         assert!(shown.iter().all(|line| line.chars().count() <= 80));
@@ -272,13 +285,13 @@ pub(super) mod tests {
 
     #[test]
     fn wider_terminals_show_more_and_the_widest_say_why() {
-        let heading = |width| lines(&state(), width, 8)[2].split_whitespace().collect::<Vec<_>>().join(" ");
+        let heading = |width| lines(&state(), width, 9)[2].split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(heading(120), "CONTAINER VERDICT CPU MEMORY LIMIT READ/s WRITE/s DISK HELD BY");
         assert_eq!(
             heading(200),
             "CONTAINER VERDICT CPU MEMORY LIMIT READ/s WRITE/s DISK HELD BY CPU OVER TIME BOUNDS MORE MEMORY WHY"
         );
-        let shown = lines(&state(), 200, 8);
+        let shown = lines(&state(), 200, 9);
         assert!(shown[3].contains("killed 8 times in 60 s at"), "{shown:#?}");
         for (width, height) in [(1, 1), (20, 4), (60, 2), (80, 3), (300, 50)] {
             assert!(
@@ -289,7 +302,7 @@ pub(super) mod tests {
 
     #[test]
     fn bad_is_red_and_without_colour_bold() {
-        let style = |colour, y| buffer(&state(), 80, 8, colour)[(0, y)].style();
+        let style = |colour, y| buffer(&state(), 80, 9, colour)[(0, y)].style();
         assert_eq!((style(true, 3).fg, style(true, 4).fg), (Some(Color::Red), Some(Color::Yellow)));
         assert_eq!(style(true, 5).fg, Some(Color::Reset));
         assert_eq!(style(false, 3).fg, Some(Color::Reset));

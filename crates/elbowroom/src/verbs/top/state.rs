@@ -146,6 +146,8 @@ impl TopState {
                     *from = (*from + self.rows).min(text.lines().count())
                 }
                 KeyCode::PageUp => *from = from.saturating_sub(self.rows),
+                KeyCode::Home | KeyCode::Char('g') => *from = 0,
+                KeyCode::End | KeyCode::Char('G') => *from = text.lines().count().saturating_sub(self.rows),
                 KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q') => self.mode = Mode::Table,
                 _ => {}
             },
@@ -155,28 +157,28 @@ impl TopState {
 
     fn table_key(&mut self, key: KeyCode) -> TopAction {
         match key {
-            KeyCode::Char('q') => return TopAction::Quit,
+            KeyCode::Char('q') | KeyCode::F(10) => return TopAction::Quit,
             // First what narrows the view, then the view.
             KeyCode::Esc if !self.filter.is_empty() => self.filter.clear(),
             KeyCode::Esc => return TopAction::Quit,
             KeyCode::Enter => return self.selected.clone().map_or(TopAction::Nothing, TopAction::Explain),
-            // Keys with two letters are also those of top(1) and btop.
-            KeyCode::Char('/' | 'f') => self.mode = Mode::Filter,
+            // The second key is that of top(1), htop, btop or less.
+            KeyCode::Char('/' | 'f') | KeyCode::F(3 | 4) => self.mode = Mode::Filter,
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.mode = Mode::Help,
             KeyCode::Char('s') => self.sort = SortKey::Verdict,
             KeyCode::Char('n') => self.sort = SortKey::Name,
             KeyCode::Char('c' | 'P') => self.sort = SortKey::Cpu,
             KeyCode::Char('m' | 'M') => self.sort = SortKey::Memory,
             KeyCode::Char('d') => self.sort = SortKey::Disk,
-            KeyCode::Char('>') => self.sort = self.sort.step(1),
-            KeyCode::Char('<') => self.sort = self.sort.step(SortKey::ALL.len() - 1),
-            KeyCode::Char('r') => self.reversed = !self.reversed,
+            KeyCode::Char('>') | KeyCode::Right => self.sort = self.sort.step(1),
+            KeyCode::Char('<') | KeyCode::Left => self.sort = self.sort.step(SortKey::ALL.len() - 1),
+            KeyCode::Char('r' | 'I') => self.reversed = !self.reversed,
             KeyCode::Down | KeyCode::Char('j') => self.step(1),
             KeyCode::Up | KeyCode::Char('k') => self.step(-1),
             KeyCode::PageDown => self.step(self.rows as isize),
             KeyCode::PageUp => self.step(-(self.rows as isize)),
-            KeyCode::Home => self.step(isize::MIN / 2),
-            KeyCode::End => self.step(isize::MAX / 2),
+            KeyCode::Home | KeyCode::Char('g') => self.choose(false),
+            KeyCode::End | KeyCode::Char('G') => self.choose(true),
             _ => {}
         }
         TopAction::Nothing
@@ -190,6 +192,8 @@ impl TopState {
                 self.mode = Mode::Table;
             }
             KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Down => self.step(1),
+            KeyCode::Up => self.step(-1),
             KeyCode::Char(c) if self.filter.len() < MAX_FILTER => self.filter.push(c),
             _ => {}
         }
@@ -240,6 +244,12 @@ impl TopState {
             }
             None => TopAction::Nothing,
         }
+    }
+
+    fn choose(&mut self, last: bool) {
+        let rows = self.visible();
+        let chosen = if last { rows.last() } else { rows.first() };
+        self.selected = chosen.map(|c| c.id.clone());
     }
 
     fn step(&mut self, by: isize) {

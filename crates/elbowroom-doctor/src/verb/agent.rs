@@ -1,25 +1,47 @@
-//! Containers that were killed for memory and are gone: no file tells of them any more, but a running agent does.
+//! What a running agent knows, and no file tells: containers that were killed for memory and are gone, and the verdict of one container.
 
 use crate::checks::HostFacts;
 use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, display_name};
 use elbowroom_client::control::ControlClient;
 use elbowroom_types::finding::{DoctorFinding, FindingFix, Severity};
+use elbowroom_types::verdict::Verdict;
 use elbowroom_types::verdict::VerdictStatus;
 use std::path::Path;
+
+/// The agent, where one answers. What it does not know is no error here: the doctor needs no agent.
+pub(super) struct AgentKnowledge(Option<ControlClient>);
+
+impl AgentKnowledge {
+    /// Connects to the agent of `run_dir`.
+    pub(super) fn open(run_dir: &Path) -> Self {
+        Self(ControlClient::connect(run_dir).ok())
+    }
+
+    fn ask(&mut self, request: &ControlRequest) -> Option<ControlResponse> {
+        self.0.as_mut()?.request(request).ok()
+    }
+
+    /// One finding for each container that was killed for memory within the last hour and is not there now. None without an agent.
+    pub(super) fn killed_and_gone(&mut self, facts: &HostFacts) -> Vec<DoctorFinding> {
+        let Some(ControlResponse::List(ended)) = self.ask(&ControlRequest::Ended) else { return Vec::new() };
+        let is_there = |view: &ContainerView| facts.containers().any(|group| group.path == view.path);
+        let killed = |view: &&ContainerView| view.verdict.status == VerdictStatus::Killed && !is_there(view);
+        ended.iter().filter(killed).map(finding).collect()
+    }
+
+    /// What the agent says of the container at a cgroup path, in one word, one sentence and perhaps one command.
+    pub(super) fn verdict(&mut self, path: &str) -> Option<Verdict> {
+        match self.ask(&ControlRequest::Show(path.to_owned()))? {
+            ControlResponse::Container(container) => Some(container.verdict),
+            _ => None,
+        }
+    }
+}
 
 /// The check that finds the same in containers that run.
 const CHECK: &str = "oom-killed";
 /// The check that has no container to name.
 const NAMELESS_CHECK: &str = "host-out-of-memory";
-
-/// One finding for each container that was killed for memory within the last hour and is not there now. None without an agent.
-pub(super) fn killed_and_gone(run_dir: &Path, facts: &HostFacts) -> Vec<DoctorFinding> {
-    let ended = ControlClient::connect(run_dir).and_then(|mut agent| agent.request(&ControlRequest::Ended));
-    let Ok(ControlResponse::List(ended)) = ended else { return Vec::new() };
-    let is_there = |view: &ContainerView| facts.containers().any(|group| group.path == view.path);
-    let killed = |view: &&ContainerView| view.verdict.status == VerdictStatus::Killed && !is_there(view);
-    ended.iter().filter(killed).map(finding).collect()
-}
 
 fn finding(view: &ContainerView) -> DoctorFinding {
     let fix = view.verdict.command.as_ref().map(|command| FindingFix {
