@@ -106,7 +106,7 @@ def test_links_come_and_go_with_the_cpus_that_are_online(agent, start):
     follows = lambda: count() == container.online_file()
     eventually(follows)
     container.burn(2)
-    eventually(lambda: container.online_file() == 2)
+    need.of_idle_cpus(lambda: container.online_file() == 2, container)
     eventually(follows)
     assert container.run("readlink", f"{CPU}/cpu1/node0").strip() == "../../node/node0"
 
