@@ -55,13 +55,13 @@ def idle_cpus(number):
 OTHERS = 0.2
 
 
-def of_idle_cpus(condition, *containers):
+def of_idle_cpus(condition, *containers, **bounds):
     """`eventually`, of what these containers make of idle CPUs. It skips the test where it does not come true and others had their part of
     the CPUs meanwhile: they may have begun since `idle_cpus` looked."""
     ours = lambda: sum(cgroup.cpu_time(container.pid) for container in containers)
     before, used_before = cpu_times(), ours()
     try:
-        return eventually(condition)
+        return eventually(condition, **bounds)
     except AssertionError:
         idle, used = (later - earlier for later, earlier in zip(cpu_times(), before))
         others = (used / TICKS - (ours() - used_before)) / max(0.01, (idle + used) / TICKS)
