@@ -284,12 +284,15 @@ def test_memory_that_the_host_swaps_is_seen_and_kept_by_the_printed_command(smal
 
 
 def host_reclaimed():
-    """What the whole host has reclaimed, and how long its tasks have waited for memory, in one number that grows with either."""
+    """What the whole host has reclaimed so far: pages by kswapd, and allocations that had to."""
     counts = (line.split() for line in Path("/proc/vmstat").read_text().splitlines())
-    reclaimed = sum(int(count) for name, count in counts if name == "pgsteal_kswapd" or name.startswith("allocstall_"))
+    return sum(int(count) for name, count in counts if name == "pgsteal_kswapd" or name.startswith("allocstall_"))
+
+
+def host_waits():
+    """For how much of the last ten seconds some task has waited for memory, in percent."""
     pressure = Path("/proc/pressure/memory")
-    waited = int(pressure.read_text().split("\n")[0].rpartition("total=")[2]) if pressure.exists() else 0
-    return reclaimed + waited
+    return float(pressure.read_text().split()[1].removeprefix("avg10=")) if pressure.exists() else 0
 
 
 def test_a_healthy_host_shows_none_of_the_pitfalls(doctor, made, disk, hungry):
@@ -311,8 +314,9 @@ def test_a_healthy_host_shows_none_of_the_pitfalls(doctor, made, disk, hungry):
     for _ in range(3):
         before = host_reclaimed()
         report = json.loads(doctor.call("--format", "json").stdout)
-        # Where other work has the host reclaim, it is short, and promises of more than there is are harm.
-        short = {"memory-not-reserved"} if host_reclaimed() > before else set()
+        # Where other work has the host reclaim, or its tasks wait for memory, it is short, and promises of more than there is are harm.
+        # The doctor's bound is 5 %, a moment before.
+        short = {"memory-not-reserved"} if host_reclaimed() > before or host_waits() >= 4 else set()
         found = [f for f in report["findings"] if (f["cgroup"] or "").strip("/") in ours and f["severity"] != "info"]
         harms = [f for f in found if f["check"] not in short]
         assert not harms, harms
