@@ -42,13 +42,13 @@ async function stop(child, whom = child.pid) {
   await eventually(ended, `${child.spawnargs.join(" ")} ends`, 30_000);
 }
 
-/** A port that nobody has now. */
-const freePort = () =>
-  new Promise((resolve) => {
-    const server = createServer().listen(0, "127.0.0.1", () => {
-      const { port } = server.address();
-      server.close(() => resolve(port));
-    });
+/** A port that nobody has, of those that no connection that goes out is given meanwhile. */
+const freePort = (port = 19200) =>
+  new Promise((resolve, reject) => {
+    if (port > 19299) return reject(new Error("needs a free port between 19200 and 19299"));
+    const server = createServer();
+    server.once("error", () => resolve(freePort(port + 1)));
+    server.listen(port, "127.0.0.1", () => server.close(() => resolve(port)));
   });
 
 before(async () => {

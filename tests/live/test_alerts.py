@@ -2,14 +2,13 @@
 
 import json
 import shutil
-import socket
 import subprocess
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-from kit import cgroup, disk as disks
+from kit import api, cgroup, disk as disks
 from kit.process import Process
 from kit.wait import PATIENCE, always, eventually
 
@@ -49,9 +48,7 @@ def alertmanager(tmp_path):
     program = shutil.which("prometheus-alertmanager", path=f"{UNPACKED}:/usr/bin") or shutil.which("alertmanager")
     if not program:
         pytest.skip("needs Alertmanager: tools/setup prometheus, or prometheus-alertmanager of Debian")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = api.free_port()
     (tmp_path / "alertmanager.yml").write_text("route:\n  receiver: nobody\nreceivers:\n- name: nobody\n")
     # Debian's looks for its templates where its package would be, if it were installed.
     share = f"mount -t overlay overlay -o lowerdir={UNPACKED.parent}/share:/usr/share /usr/share && "
@@ -100,8 +97,7 @@ def test_limits_that_are_taken_back_after_a_kill_reach_a_program_and_an_address(
         agent = new_agent(ENFORCING + hooks, CONTAINERS).start()
         eventually(lambda: disks.limits(group, loop_disk).get("wbps"))
         agent.remember()
-        policy = agent.status()["pids"]["policy"]
-        Process(policy).kill()
+        Process(agent.pid("policy")).kill()
         eventually(lambda: receiver.posted and (tmp_path / "told").exists(), within=20)
         agent.remember()
     finally:
@@ -174,7 +170,7 @@ def test_a_real_alertmanager_takes_alerts_keeps_them_and_lets_them_go(new_agent,
     agent = new_agent('[doctor]\nperiod = "5s"\n' + hook, CONTAINERS).start()
 
     def known():
-        with urllib.request.urlopen(f"{alertmanager}/api/v2/alerts?filter=topic%3Doom-killer-off", timeout=5) as answer:
+        with urllib.request.urlopen(f"{alertmanager}/api/v2/alerts?filter=topic%3Doom-killer-off", timeout=30) as answer:
             return json.load(answer)
 
     alert = eventually(known, within=30)[0]

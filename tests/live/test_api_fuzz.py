@@ -36,4 +36,4 @@ def test_the_api_keeps_to_its_document_whatever_is_asked(new_agent, start, port)
     done = subprocess.run([SCHEMATHESIS, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1200)
     print(done.stdout[-6000:])
     assert done.returncode == 0, done.stdout[-6000:]
-    eventually(lambda: agent.find(container)["attached"])
+    eventually(lambda: agent.row(container)["attached"])

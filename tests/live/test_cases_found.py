@@ -63,7 +63,7 @@ def test_what_an_engine_in_a_container_makes_has_its_own_view(agent, docker):
     assert row["engine"] == "docker" and row["path"] == f"/docker/{outer.id}/docker/{HEX}" and row["labels"]["governors"] is False
     [inside] = (ROOT / "memory" / row["path"].lstrip("/") / "cgroup.procs").read_text().split()
     assert meminfo(Path(f"/proc/{inside}/root/proc/meminfo").read_text())["MemTotal"] == 128 * MIB
-    assert outer.mem_total() == 300 * MIB
+    eventually(lambda: outer.mem_total() == 300 * MIB)
 
 
 # ---- agents of the node ----
@@ -85,7 +85,7 @@ def test_one_that_is_asked_for_has_its_view_in_the_hosts_pid_namespace(new_agent
     agent = new_agent(containers=containers).start()
     container = docker.run("--pid", "host", "--memory", "300m", *options, name="elbowroom-test-node-asked")
     agent.attached(container)
-    assert container.mem_total() == 300 * MIB
+    eventually(lambda: container.mem_total() == 300 * MIB)
 
 
 def test_the_hook_leaves_an_agent_of_the_node_alone(agent, docker):
@@ -121,6 +121,11 @@ def nested(hand_made, path):
     return [hand_made("/".join(parts[: count + 1])) for count in range(len(parts))][-1]
 
 
+def row_of(agent, path):
+    """The row of the container whose cgroup is `path`, or None."""
+    return next((row for row in agent.list() if row["path"] == path), None)
+
+
 @pytest.mark.native
 def test_a_container_of_a_remapped_docker_has_its_name_and_labels(new_agent, hand_made, resident, scratch):
     group = nested(hand_made, f"elbowroom-test-live-remapped/{HEX}")
@@ -129,9 +134,14 @@ def test_a_container_of_a_remapped_docker_has_its_name_and_labels(new_agent, han
     (state / "config.v2.json").write_text(json.dumps({"Name": "/web", "Config": {"Labels": {"elbowroom.dev/views": "off"}}}))
     resident(*group.directories)
     agent = new_agent().start()
-    [row] = [row for row in agent.list() if row["id"] == HEX]
-    assert (row["engine"], row["name"], row["labels"]["views"]) == ("docker", "web", False)
-    assert not row["attached"] and "elbowroom.dev/views" in row["attach_note"]
+
+    def let_alone():
+        row = next((row for row in agent.list() if row["id"] == HEX), None)
+        assert row, "it is not listed"
+        assert (row["engine"], row["name"], row["labels"]["views"]) == ("docker", "web", False)
+        return not row["attached"] and "elbowroom.dev/views" in (row["attach_note"] or "")
+
+    eventually(let_alone)
 
 
 @pytest.mark.native
@@ -147,7 +157,8 @@ def test_a_rare_layout_is_known_by_its_path(new_agent, hand_made, resident, path
     group = nested(hand_made, path)
     resident(*group.directories)
     agent = new_agent().start()
-    [row] = [row for row in agent.list() if row["path"] == f"/{path}"]
+    # The process may be on its way into it.
+    row = eventually(lambda: row_of(agent, f"/{path}"))
     assert (row["engine"], row["id"]) == (engine, known)
 
 
@@ -188,7 +199,8 @@ def test_the_processes_of_a_threaded_cgroup_are_found(plain_group, new_agent, re
     process = resident(plain_group, threaded)
     try:
         def attached():
-            row = next(row for row in agent.list() if row["path"].endswith("/workers"))
+            row = row_of(agent, f"/{plain_group.name}/workers")
+            assert row, "it is not listed"
             assert row["attached"], row["attach_note"]
             return True
 
@@ -207,7 +219,7 @@ def test_limits_at_a_containers_root_show_the_view_where_its_processes_moved_dow
         eventually(lambda: str(process.pid) in (init / "cgroup.procs").read_text())
         (plain_group / "memory.max").write_text(str(256 * MIB))
         agent = new_agent(containers=f'cgroups = ["/{plain_group.name}"]\n').start()
-        eventually(lambda: next(row for row in agent.list() if row["path"] == f"/{plain_group.name}")["attached"])
+        eventually(lambda: (row := row_of(agent, f"/{plain_group.name}")) and row["attached"])
         mounts = Path(f"/proc/{process.pid}/mountinfo").read_text().splitlines()
         views = [line.split()[4] for line in mounts if "fuse.elbowroom" in line]
         assert "/sys/fs/cgroup/memory.max" in views, views

@@ -69,17 +69,22 @@ def test_ps_says_how_long_a_process_runs_and_when_it_started(agent, start):
     container = start("--cpus", "1")
     begin = time.time()
     age, *started = container.run("sh", "-c", "sleep 2; exec ps -o etimes=,lstart= -p $$").split()
-    assert 1 <= int(age) <= time.time() - begin + 1
-    assert abs(time.mktime(time.strptime(" ".join(started))) - begin) <= 2 * PATIENCE
+    end = time.time()
+    assert 1 <= int(age) <= end - begin + 1
+    # It slept for two seconds since, and all of this is in whole ones.
+    assert begin - 2 <= time.mktime(time.strptime(" ".join(started))) <= end
 
 
 def test_uptime_is_the_time_since_the_boot_that_stat_and_sysinfo_say(agent, start):
     container = start("--cpus", "1")
-    look = "import time; print(open('/proc/uptime').read()); print(open('/proc/stat').read()); print(time.clock_gettime(time.CLOCK_BOOTTIME), time.time())"
-    uptime, stat, clocks = container.run(PYTHON, "-c", look).split("\n\n", 2)
+    clock = "print(time.clock_gettime(time.CLOCK_BOOTTIME), time.time(), end='\\n\\n')"
+    look = f"import time; {clock}; print(open('/proc/uptime').read()); print(open('/proc/stat').read()); {clock}"
+    before, uptime, stat, after = container.run(PYTHON, "-c", look).strip().split("\n\n")
     [boot] = [int(line.split()[1]) for line in stat.splitlines() if line.startswith("btime")]
-    since_boot, now = map(float, clocks.split())
-    assert abs(seconds(uptime) - since_boot) < 1 * PATIENCE and abs(now - boot - seconds(uptime)) < 2 + PATIENCE
+    # Both clocks were looked at before and after, as far apart as a busy machine has it.
+    (earliest, began), (latest, ended) = (map(float, clocks.split()) for clocks in (before, after))
+    assert earliest - 1 <= seconds(uptime) <= latest + 1, (before, uptime, after)
+    assert began - 2 <= boot + seconds(uptime) <= ended + 2, (before, boot, uptime, after)
     # One CPU is shown: it worked or was idle all that time.
     cpu = [int(ticks) / 100 for ticks in stat.splitlines()[0].split()[1:5]]
     assert sum(cpu) == pytest.approx(seconds(uptime), rel=0.05, abs=2 * PATIENCE)
@@ -155,10 +160,10 @@ def test_a_psi_trigger_outlives_the_view_server(agent, armed):
     waiter = threading.Thread(target=lambda: given.append(wait()))
     waiter.start()
     for _ in range(3):
-        victim = Process(agent.status()["pids"]["view_server"])
+        victim = Process(agent.pid("view_server"))
         agent.remember()
         victim.kill()
-        eventually(lambda: agent.status()["pids"]["view_server"] not in (0, victim.pid))
+        eventually(lambda: agent.has_another("view_server", than=victim.pid))
     for pid in burners:
         os.kill(pid, signal.SIGCONT)
     waiter.join(60 * PATIENCE)

@@ -1,10 +1,15 @@
 """Many containers that come and go: after a thousand the agent holds what it held after the first.
 
-ELBOWROOM_TEST_ROUNDS x ELBOWROOM_TEST_CONTAINERS containers, 10 x 10 unless said otherwise; `make soak` takes 500 x 20."""
+ELBOWROOM_TEST_ROUNDS x ELBOWROOM_TEST_CONTAINERS containers, 10 x 10 unless said otherwise; `make soak` takes 500 x 20.
+
+More may be held once, as a busy machine has more happen at one moment than ever before. A leak goes on: as many rounds again, and it has
+grown by as much again."""
 
 import os
 import subprocess
 import time
+
+import pytest
 
 from kit import cgroup
 from kit.process import Process, costs, mounts_of
@@ -16,6 +21,8 @@ CONTAINERS = int(os.environ.get("ELBOWROOM_TEST_CONTAINERS", "10"))
 FDS_SLACK = ROUNDS // 2
 # Allocators keep some of what they had at most. A leak of one page per container would be more after 2,500 containers.
 MEMORY_SLACK_KIB = 1024 + 4 * ROUNDS * CONTAINERS // 10
+# What grows in each of so many stretches of ROUNDS rounds leaks.
+STRETCHES = 3
 # Of the policy process with twenty sleeping containers, a second. With everything read in every tick they were 88 and 330 to 430.
 WAKES, READS = 50, 280
 
@@ -44,7 +51,6 @@ def held(agent):
 def test_containers_that_come_and_go_leave_nothing_in_the_agent(new_agent, hand_made):
     hand_made("elbowroom-test-live-density")
     agent = new_agent(containers='cgroups = ["/elbowroom-test-live-density/*"]').start()
-    before = None
 
     def known():
         """Ours; others on this machine come and go as they like."""
@@ -63,12 +69,22 @@ def test_containers_that_come_and_go_leave_nothing_in_the_agent(new_agent, hand_
                 container.end()
         eventually(lambda: not known(), within=30)
 
-    for number in range(ROUNDS + 2):
+    for _ in range(2):  # they fill caches and pools
         one_round()
-        if number == 1:  # the first two fill caches and pools
-            before, mounts_before = held(agent)
-    # A connection that asked, or a container of somebody else's that ends, may still be held for a moment.
-    eventually(lambda: no_more_than(before, mounts_before, *held(agent)), within=30)
+    more = []
+    for _ in range(STRETCHES):
+        before, mounts_before = held(agent)
+        for _ in range(ROUNDS):
+            one_round()
+        try:
+            # A connection that asked, or a container of somebody else's that ends, may still be held for a moment.
+            eventually(lambda: no_more_than(before, mounts_before, *held(agent)), within=30)
+            break
+        except AssertionError as error:
+            more.append(str(error))
+            print(f"held more after {ROUNDS} rounds: {error}")
+    else:
+        raise AssertionError("\n".join(more))
     assert all(Process(pid).alive() for pid in agent.status()["pids"].values())
 
 
@@ -114,6 +130,8 @@ def test_who_sleeps_is_looked_at_seldom(new_agent, hand_made):
         try:
             eventually(are_calm, within=40)
         except AssertionError:
+            if others := len(agent.list()) - len(ours()):
+                pytest.skip(f"needs a machine without containers of others, which are looked at, too: this one has {others}")
             raise AssertionError(f"wake-ups and reads a second: {measured}") from None
     finally:
         for container in containers:

@@ -40,7 +40,7 @@ def doctor(binary, tmp_path, doctors_config):
 
     find.call = call
     find.undo = lambda *words: subprocess.run(
-        [binary, "undo", "--state-dir", tmp_path / "state", *words], capture_output=True, text=True, timeout=60
+        [binary, "undo", "--state-dir", tmp_path / "state", *words], capture_output=True, text=True, timeout=60 * PATIENCE
     )
     return find
 
@@ -128,11 +128,21 @@ def test_a_fix_of_the_doctors_own_can_be_taken_back_but_never_below_what_is_in_u
     program("hold 96")
     program(f"read {file(disk, 'data', 96)}")
     seen(doctor, group, "anon-evicts-cache")
-    done = doctor.call(f"/{group.path}", "--fix", "anon-evicts-cache")
-    assert done.returncode == 1 and "->" in done.stdout and "nothing was written" in done.stderr
+
+    def fix(code, *more):
+        """On a busy machine a second may go by in which the program reads too little to be told of."""
+        done = doctor.call(f"/{group.path}", "--fix", "anon-evicts-cache", *more)
+        assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+        return done
+
+    def asked():
+        done = fix(1)
+        assert "->" in done.stdout, (done.stdout, done.stderr)
+        return "nothing was written" in done.stderr
+
+    eventually(asked, within=40)
     assert int(limit.read_text()) == 128 * MIB
-    done = doctor.call(f"/{group.path}", "--fix", "anon-evicts-cache", "--yes")
-    assert done.returncode == 0, done.stdout + done.stderr
+    eventually(lambda: fix(0, "--yes"), within=40)
     raised = int(limit.read_text())
     assert raised > 128 * MIB
     gone(doctor, group, "anon-evicts-cache")
@@ -273,6 +283,18 @@ def test_memory_that_the_host_swaps_is_seen_and_kept_by_the_printed_command(smal
 # ---- no false alarm ----
 
 
+def host_reclaimed():
+    """What the whole host has reclaimed so far: pages by kswapd, and allocations that had to."""
+    counts = (line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    return sum(int(count) for name, count in counts if name == "pgsteal_kswapd" or name.startswith("allocstall_"))
+
+
+def host_waits():
+    """For how much of the last ten seconds some task has waited for memory, in percent."""
+    pressure = Path("/proc/pressure/memory")
+    return float(pressure.read_text().split()[1].removeprefix("avg10=")) if pressure.exists() else 0
+
+
 def test_a_healthy_host_shows_none_of_the_pitfalls(doctor, made, disk, hungry):
     """Idle containers with more limits than memory, one that works within its own, one full of cache it read once."""
     share = host_memory()["MemTotal"] // 100 * 30
@@ -290,8 +312,13 @@ def test_a_healthy_host_shows_none_of_the_pitfalls(doctor, made, disk, hungry):
     streamer("rest")
     ours = {str(group.path).strip("/") for group in [*idle, works, streams]}
     for _ in range(3):
+        before = host_reclaimed()
         report = json.loads(doctor.call("--format", "json").stdout)
-        harms = [f for f in report["findings"] if (f["cgroup"] or "").strip("/") in ours and f["severity"] != "info"]
+        # Where other work has the host reclaim, or its tasks wait for memory, it is short, and promises of more than there is are harm.
+        # The doctor's bound is 5 %, a moment before.
+        short = {"memory-not-reserved"} if host_reclaimed() > before or host_waits() >= 4 else set()
+        found = [f for f in report["findings"] if (f["cgroup"] or "").strip("/") in ours and f["severity"] != "info"]
+        harms = [f for f in found if f["check"] not in short]
         assert not harms, harms
 
 

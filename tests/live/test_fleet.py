@@ -58,26 +58,14 @@ def agents(binary, scratch, strangers, tmp_path):
 
 
 @pytest.fixture
-def ports():
-    """Ports that nobody has."""
-
-    def port():
-        with socket.socket() as peer:
-            peer.bind(("127.0.0.1", 0))
-            return peer.getsockname()[1]
-
-    return port
-
-
-@pytest.fixture
-def secured(agents, ports, tmp_path):
+def secured(agents, tmp_path):
     """An agent on TCP with a token and TLS: its port, its certificate and a file with the token."""
     words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
     words += " -addext basicConstraints=critical,CA:FALSE -keyout key.pem -out cert.pem"
     subprocess.run(["openssl", *words.split()], cwd=tmp_path, check=True, capture_output=True)
     (token := tmp_path / "token").write_text(TOKEN + "\n")
     token.chmod(0o600)
-    port = ports()
+    port = api.free_port()
     agents(
         f'[api]\nlisten = "127.0.0.1:{port}"\ntoken_file = "{token}"\n'
         f'tls_certificate = "{tmp_path}/cert.pem"\ntls_key = "{tmp_path}/key.pem"'
@@ -120,7 +108,7 @@ def test_many_agents_are_read_and_a_container_is_placed(binary, agents, secured,
     assert all(len(line) < 110 for line in table), table
 
 
-def test_wrong_token_wrong_certificate_and_no_tls_are_said_and_never_hidden(binary, secured, tmp_path, ports):
+def test_wrong_token_wrong_certificate_and_no_tls_are_said_and_never_hidden(binary, secured, tmp_path):
     port, certificate, token = secured
     (wrong := tmp_path / "wrong").write_text("not the token\n")
     words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout other.key -out other.pem"
@@ -132,7 +120,7 @@ def test_wrong_token_wrong_certificate_and_no_tls_are_said_and_never_hidden(bina
         ([good, "--token-file", token, "--ca", tmp_path / "other.pem"], "agreeing on TLS"),
         ([f"n=https://127.0.0.1:{port}", "--token-file", token, "--ca", certificate], "agreeing on TLS"),
         ([f"n=http://localhost:{port}", "--token-file", token], "asking"),
-        ([f"n=localhost:{ports()}"], "connecting"),
+        ([f"n=localhost:{api.free_port()}"], "connecting"),
         ([f"n={tmp_path}/no.sock"], "connecting"),
     ]:
         row = by_name(asked(binary, *words, "--timeout", "3s", code=1))["n"]
@@ -226,7 +214,7 @@ def test_whoever_misbehaves_is_said_in_time_and_holds_nobody_up(binary, agents, 
         return json.dumps({**NUMBERS, "time_unix_ms": int((time.time() - age) * 1000)}).encode()
 
     elsewhere = hostile(answering("200 OK", old(0)))
-    limit = f"{PATIENCE:.0f}"
+    limit = f"{5 * PATIENCE:.0f}"
     servers = {
         "silent": (silent, f"no answer within {limit} s"),
         "dripping": (dripping, f"no answer within {limit} s"),
@@ -246,7 +234,7 @@ def test_whoever_misbehaves_is_said_in_time_and_holds_nobody_up(binary, agents, 
     words += [f"good={here}", f"older=127.0.0.1:{elsewhere}"]
     began = time.monotonic()
     done = fleet(binary, *words, "--timeout", f"{limit}s", "--oldest", "1h", "--format", "json", code=1)
-    assert time.monotonic() - began < 10 * PATIENCE
+    assert time.monotonic() - began < 30 * PATIENCE
     rows = by_name(json.loads(done.stdout))
     for name, (_, expect) in servers.items():
         assert expect in rows[name]["problem"] and "room" not in rows[name], rows[name]
@@ -270,7 +258,7 @@ def test_room_that_was_there_all_the_time_is_what_counts(binary, hostile):
         answering("200 OK", body)(peer)
 
     words = [f"n=127.0.0.1:{hostile(do)}", "--memory", "50MiB", "--headroom", "0%"]
-    report = asked(binary, *words, "--for", "1s", "--every", "100ms", code=0)
+    report = asked(binary, *words, "--for", "3s", "--every", "100ms", code=0)
     assert report["looks"] >= 3 and report["fits"] == 2, report
 
 

@@ -18,7 +18,7 @@ MOST_GROWTH = 16 * MIB
 CGROUPS = 20_000
 # More than are followed below one container (elbowroom_linux::sensor::MAX_GROUPS_PER_TENANT), with two files and a watch each.
 FOLLOWED = 1_000
-LIMIT_CHANGE = 2  # seconds within which a view follows
+LIMIT_CHANGE = 5  # seconds within which a view follows on a busy machine, where it takes a hundredth of that
 
 # Directories of 255 newlines, each four bytes in a mount table, and mounts of the innermost on itself.
 MOUNTS = """
@@ -52,7 +52,7 @@ def cpu_seconds(process):
 
 
 def policy(agent):
-    return Process(agent.status()["pids"]["policy"])
+    return Process(agent.pid("policy"))
 
 
 def follows(container, mib):
@@ -77,15 +77,15 @@ def test_a_giant_mount_table_costs_the_policy_process_nothing(agent, start, dept
     # A policy process that starts reads the table of every container.
     first = policy(agent)
     first.kill()
-    eventually(lambda: agent.status() and policy(agent).pid != first.pid)
+    eventually(lambda: agent.has_another("policy", than=first.pid))
     agent.attached(neighbour)
     assert neighbour.online_file() == 1
     begin = time.monotonic()
     later = start("--cpus", "1")
     agent.attached(later)
-    assert time.monotonic() - begin < 5 * PATIENCE
+    assert time.monotonic() - begin < 10 * PATIENCE
     assert later.online_file() == 1
-    eventually(lambda: why in (agent.find(hostile)["attach_note"] or ""))
+    eventually(lambda: why in (agent.row(hostile)["attach_note"] or ""))
     # One that is asked to take its view out reads the table once more. The container keeps its own.
     refused = agent.cli("detach", hostile.name)
     assert hostile.online_file() == 1
@@ -131,7 +131,7 @@ def test_a_flood_of_cgroups_is_one_containers_own_matter(agent, start, flood):
 
     after = follows(neighbour, 320)
     used, begin = cpu_seconds(process), time.monotonic()
-    eventually(lambda: time.monotonic() - begin > 3)
+    time.sleep(3)
     idle = (cpu_seconds(process) - used) / (time.monotonic() - begin)
     peak, more_files = memory(process, "VmHWM"), len(os.listdir(f"/proc/{process.pid}/fd")) - files
     print(
@@ -157,7 +157,7 @@ def test_text_of_a_container_reaches_no_terminal_as_it_is(agent, start):
     given = {"container": container.name, "by": f"a{escape}", "asked": {"elbowroom.dev/probe": f"file:/tmp/{escape}", f"elbowroom.dev/{escape}": escape}}
     answer = agent.ask({"label": given})
     assert "container" in answer, answer
-    eventually(lambda: agent.find(container)["probe"])
+    eventually(lambda: agent.row(container)["probe"])
     shown = [agent.cli(*words) for words in (
         ["show", container.name], ["list"], ["explain", container.name], ["probe", "list"], ["alerts"], ["top", "--once"],
         ["doctor"], ["show", f"no{escape}"], ["list", "--format", "json"], ["probe", "list", "--format", "json"],

@@ -155,7 +155,7 @@ def test_a_reader_that_holds_its_file_up_costs_its_neighbours_nothing(agent, fas
     # Its thread sleeps where no signal ends it; the process it is of is replaced all the same.
     policy = agent.status()["pids"]["policy"]
     Process(policy).kill()
-    eventually(lambda: (agent.status() or {"pids": {"policy": policy}})["pids"]["policy"] != policy, within=20)
+    eventually(lambda: agent.has_another("policy", than=policy), within=20)
     before = asked()
     eventually(lambda: asked() > before, within=60, every=0.2)
     for stop in stops:

@@ -12,7 +12,6 @@ import socket
 import stat
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -26,8 +25,6 @@ from kit.wait import PATIENCE, eventually
 PYTHON = "/usr/bin/python3"
 PROGRAM = Path(__file__).with_name("programs") / "descriptors.py"
 MIB = 1 << 20
-# Beside what is dead, it is: killed within moments, seen to be dead, and another is started.
-REPLACED_WITHIN = 2
 SO_PASSRIGHTS = 83
 SOCKETS = ["probe.sock", "feed.sock", "api.sock", "agent.sock"]
 SEND = "import socket; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.connect({address!r}); s.send({record!r})"
@@ -47,18 +44,18 @@ def served(agent, container, number):
     container.run(agent.binary, "--run-dir", agent.run_dir, "probe", "send", f"served={number}")
 
     def heard():
-        probe = agent.find(container)["probe"]
+        probe = agent.row(container)["probe"]
         return probe and probe["freshness"] == "fresh" and probe["report"]["served"] == number
 
     eventually(heard)
 
 
-def replaced(agent, victim, within=REPLACED_WITHIN):
-    """Waits for another policy process that answers; the time since `victim` was killed or stopped counts."""
+def replaced(agent, victim, within=20):
+    """Waits for another policy process that answers. One that hangs is replaced after 1.5 s, or later after others that were slow on a
+    busy machine (`elbowroom_agent::view_server::policy_silence`)."""
 
     def answers():
-        status = agent.status()
-        return status and status["pids"]["policy"] not in (0, victim.pid) and agent.list() is not None
+        return agent.has_another("policy", than=victim.pid) and agent.list() is not None
 
     eventually(answers, within)
     agent.remember()
@@ -66,7 +63,7 @@ def replaced(agent, victim, within=REPLACED_WITHIN):
 
 def policy_of(agent):
     agent.remember()
-    return Process(agent.status()["pids"]["policy"])
+    return Process(agent.pid("policy"))
 
 
 def kill_policy(agent):
@@ -100,7 +97,7 @@ def hostile():
         )  # fmt: skip
         made.append(process)
         line = process.stdout.readline()
-        assert line, process.communicate(timeout=20)[1]
+        assert line, process.communicate(timeout=20 * PATIENCE)[1]
         return json.loads(line)
 
     yield run
@@ -230,7 +227,7 @@ def test_a_policy_process_that_cannot_die_is_replaced(new_agent, start, tmp_path
         again.attached(container)
         assert container.mem_total() == 310 * MIB
         assert again.stop() == 0
-        assert waiting_threads(first.pid) and waiting_threads(second.pid)
+        eventually(lambda: waiting_threads(first.pid) and waiting_threads(second.pid))
     finally:
         way.release()
         way.close()
@@ -251,8 +248,8 @@ def test_after_all_were_killed_and_one_cannot_die_an_agent_starts(new_agent, sta
         parts.sort(key=lambda part: part.pid == agent.supervisor.pid)
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for part in parts:
-                os.kill(part.pid, number)
-        agent.supervisor.wait(10)
+                part.send(number)
+        agent.supervisor.wait(10 * PATIENCE)
         agent.supervisor = None
         # The kill wakes it, to wait once more.
         eventually(lambda: waiting_threads(stuck.pid))
@@ -272,7 +269,7 @@ def test_a_policy_process_that_stands_still_is_replaced(agent, start):
     victim = policy_of(agent)
     os.kill(victim.pid, signal.SIGSTOP)
     replaced(agent, victim)
-    assert not victim.alive()
+    eventually(lambda: not victim.alive())
     cgroup.limit_memory(agent.attached(container)["path"], 300 * MIB)
     eventually(lambda: container.mem_total() == 300 * MIB)
 
@@ -291,7 +288,7 @@ def test_a_policy_process_that_stands_still_before_it_works_is_replaced(agent):
     young = eventually(child, every=0)
     os.kill(young.pid, signal.SIGSTOP)
     eventually(lambda: state(young.pid) == "T")
-    replaced(agent, young, within=20)
+    replaced(agent, young)
 
 
 def test_sockets_are_born_with_their_modes(new_agent):

@@ -128,7 +128,7 @@ def test_an_agent_in_a_container_gives_others_their_views(contained, docker, rig
     new = docker.run("--cpus", "1", "--memory", "200m", name="elbowroom-test-newer")
     for container, size in ((old, 300), (new, 200)):
         contained.attached(container)
-        assert container.online() == 1 and container.mem_total() == size * MIB
+        eventually(lambda: container.online() == 1 and container.mem_total() == size * MIB)
     eventually(lambda: contained.health() == "healthy", within=20)
     # What an engine would run as a hook is there, on the host.
     assert os.access(contained.run_dir / "image/elbowroom-runtime", os.X_OK)
@@ -143,6 +143,7 @@ def test_a_container_of_the_agent_that_is_killed_takes_its_views_along(contained
     before = traces(contained.run_dir)
     container = docker.run("--cpus", "1", "--memory", "300m", name="elbowroom-test-reader")
     contained.start().attached(container)
+    eventually(lambda: container.mem_total() == 300 * MIB)
     with concurrent.futures.ThreadPoolExecutor() as pool:
         # `kill`: one process, which is the container for its engine: that ends the others.
         ending = pool.submit(docker.call, "rm", "--force", NAME) if end == "rm" else pool.submit(os.kill, contained.pid, signal.SIGKILL)
@@ -162,7 +163,7 @@ def test_the_next_container_of_the_agent_waits_for_the_one_before(contained, doc
     docker.call("kill", NAME)
     docker.call("start", NAME)
     contained.attached(container)
-    assert container.mem_total() == 300 * MIB
+    eventually(lambda: container.mem_total() == 300 * MIB)
     always(lambda: contained.docker.call("inspect", "--format", "{{.State.Running}}", NAME).stdout.strip() == "true")
 
 

@@ -9,7 +9,7 @@ KEY = "elbowroom.dev/"
 
 def reserve(agent, container):
     """What the memory governor keeps for a container; None before its first look at it."""
-    return (agent.find(container)["memory"] or {}).get("reserve")
+    return (agent.row(container)["memory"] or {}).get("reserve")
 
 
 def given(agent, container, promised=(), asked=(), **more):
@@ -37,10 +37,10 @@ def test_labels_are_given_and_taken_back(new_agent, start):
 def test_a_run_has_labels_from_its_first_moment_and_with_an_agent_that_starts_later(agent, start, run_dir):
     container = start("--priority", "weight=7 tier=1", "--disk-reservation", "rbps=5MiB/s")
     expect = {"priority": {"weight": 7, "tier": 1}, "disk_reservation": {"rbps": "5242880B/s"}, "disk_promised": True}
-    assert agent.find(container)["labels"] == expect
+    assert agent.row(container)["labels"] == expect
     assert agent.stop() == 0
     agent.start()
-    eventually(lambda: agent.find(container)["labels"] == expect)
+    eventually(lambda: agent.row(container)["labels"] == expect)
     container.close()
     assert not (run_dir / "labels").exists()
 
@@ -82,14 +82,14 @@ def test_a_claim_counts_at_most_to_the_containers_own_limit(new_agent, start):
 def test_views_and_governors_go_and_come_with_their_labels(agent, start):
     container = start("--memory", "256MiB")
     agent.attached(container)
-    eventually(lambda: agent.find(container)["memory"])
+    eventually(lambda: agent.row(container)["memory"])
     given(agent, container, promised=[("views", "off"), ("governors", "off")])
-    eventually(lambda: not agent.find(container)["attached"])
-    eventually(lambda: agent.find(container)["memory"] is None)
+    eventually(lambda: not agent.row(container)["attached"])
+    eventually(lambda: agent.row(container)["memory"] is None)
     given(agent, container, promised=[("views", "on")])
     agent.attached(container)
     eventually(lambda: container.mem_total() == 256 * MIB)
-    eventually(lambda: agent.find(container)["memory"])
+    eventually(lambda: agent.row(container)["memory"])
 
 
 def test_labels_lapse_unless_they_are_given_again(agent, start):
@@ -98,9 +98,9 @@ def test_labels_lapse_unless_they_are_given_again(agent, start):
         agent.attached(container)
         assert given(agent, container, promised=[("priority", "50")], for_seconds=1)["labels_by"] == "a test"
     assert given(agent, kept, promised=[("priority", "50")])["labels_by"] == "a test"
-    eventually(lambda: agent.find(lapses)["labels_by"] is None)
-    assert agent.find(lapses)["labels"] == {}
-    assert agent.find(kept)["labels_by"] == "a test"
+    eventually(lambda: agent.row(lapses)["labels_by"] is None)
+    assert agent.row(lapses)["labels"] == {}
+    assert agent.row(kept)["labels_by"] == "a test"
 
 
 def test_nobody_is_given_labels_by_mistake(agent, start):
@@ -113,4 +113,4 @@ def test_nobody_is_given_labels_by_mistake(agent, start):
         ({"label": {"container": container.name, "by": "a test", "wanted": {}}}, "unknown field `wanted`"),
     ]:
         assert why in agent.ask(request)["error"], request
-    assert agent.find(container)["labels_by"] is None
+    assert agent.row(container)["labels_by"] is None

@@ -93,8 +93,8 @@ def test_a_system_container_is_known_by_its_name_and_has_its_view(agent, lxc):
     lxc.start()
     row = eventually(lambda: (row := row_of(agent)) and row["attached"] and row)
     assert (row["engine"], row["id"]) == ("lxc", NAME), row
-    assert meminfo(lxc.read("/proc/meminfo"))["MemTotal"] == 300 * MIB
-    assert len(cpu_list(lxc.read("/sys/devices/system/cpu/online"))) == 1
+    eventually(lambda: meminfo(lxc.read("/proc/meminfo"))["MemTotal"] == 300 * MIB)
+    eventually(lambda: len(cpu_list(lxc.read("/sys/devices/system/cpu/online"))) == 1)
     lxc.call("stop", "--kill")
     eventually(lambda: row_of(agent) is None)
 

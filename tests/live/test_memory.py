@@ -268,7 +268,7 @@ def test_a_policy_process_that_is_killed_leaves_nobody_squeezed(governed, busy):
     fill(agent, busy)
     for _ in range(5):
         time.sleep(0.3)  # somewhere in a period
-        os.kill(agent.status()["pids"]["policy"], signal.SIGKILL)
+        os.kill(eventually(lambda: agent.pid("policy")), signal.SIGKILL)
         eventually(lambda: {name: limits(name) for name in RESERVED} == before, within=5)
         eventually(lambda: standing(agent, "a"), within=20)
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from kit.programs import BUILT, build
-from kit.wait import PATIENCE
+from kit.wait import PATIENCE, eventually
 
 PAGE = 4096
 REPOSITORY = BUILT.parents[1]
@@ -103,14 +103,21 @@ def test_activity_is_known_when_it_was_watched_and_a_second_look_comes_later(bin
     a = group("a")
     run(a, "pages", 2, 4000, 10, 0, file_of(tmp_path, 1), 0, 1000, 0)
     words = ("--format", "json", "--active", "500ms", "--after", "900ms", f"/{a.path}")
-    began = time.time()
-    looks = json.loads(profile(binary, "pages", *words).stdout)["answer"]["looks"]
-    [first, second] = [look["at_seconds"] for look in looks]
-    assert first == 0 and 0.9 <= second < 1.5 * PATIENCE
-    read = [look["read_unix_ms"] / 1000 for look in looks]
-    assert began + 0.5 <= read[0] < read[1] <= time.time()
-    for look in looks:
-        assert abs(look["total"]["active"] - 2000) <= 20 + NOISE
+
+    def known():
+        began = time.time()
+        looks = json.loads(profile(binary, "pages", *words).stdout)["answer"]["looks"]
+        ended = time.time()
+        [first, second] = [look["at_seconds"] for look in looks]
+        assert first == 0 and 0.9 <= second < ended - began
+        read = [look["read_unix_ms"] / 1000 for look in looks]
+        assert began + 0.5 <= read[0] < read[1] <= ended
+        for look in looks:
+            assert abs(look["total"]["active"] - 2000) <= 20 + NOISE
+        return True
+
+    # On a busy machine half a second may be too little for a program to write to all that it has.
+    eventually(known, within=20)
 
 
 def test_a_profile_that_is_kept_can_be_listed_and_shown(binary, group, run, tmp_path):
@@ -153,7 +160,7 @@ def test_live_tables_come_until_the_end_and_then_everything(binary, group, run, 
     a = group("a")
     if why := has_bpf(binary, a):
         pytest.skip(f"needs BPF: {why}")
-    text = profile(binary, "faults", "--live", "--interval", "200ms", "--for", "1s", f"/{a.path}").stdout
+    text = profile(binary, "faults", "--live", "--interval", "200ms", "--for", "3s", f"/{a.path}").stdout
     assert text.count("FAULTS PER SECOND") >= 3
     assert "Page faults" in text and "Cost of counting" in text
 

@@ -39,7 +39,7 @@ def test_mariadb(new_agent, start, background, tmp_path):
     # About a hundred questions a second, and some more that go unanswered.
     background(container, f"sh -c 'while :; do echo \"SELECT 1;\"; sleep 0.01; done | {' '.join(client)} -n'", tmp_path / "load")
     eventually(lambda: (served(agent, container) or 0) > 5, within=60)
-    assert agent.find(container)["probe"]["report"]["objective"] == 50.0
+    assert agent.row(container)["probe"]["report"]["objective"] == 50.0
 
 
 def test_postgres(new_agent, start, background, tmp_path):

@@ -50,7 +50,7 @@ def test_a_fraction_above_shows_the_next_whole_cpu_once_it_is_used(agent, start)
     need.idle_cpus(2)
     container = start("--cpus", "1.5")
     container.burn(2)
-    eventually(lambda: container.online() == 2)
+    need.of_idle_cpus(lambda: container.online() == 2, container)
 
 
 def test_a_cpuset_keeps_its_real_numbers(agent, start):
@@ -166,7 +166,7 @@ def test_an_open_file_follows_too(agent, start):
         return len(cpu_list(container.reread("/sys/devices/system/cpu/online")))
 
     container.burn(CPUS)
-    eventually(lambda: seen() == CPUS)
+    need.of_idle_cpus(lambda: seen() == CPUS, container, neighbour)
     neighbour.burn(CPUS)
     eventually(lambda: seen() < CPUS)
 
@@ -260,8 +260,8 @@ def test_signals_reach_the_command(agent, binary, run_dir, number):
 def test_a_command_waits_while_a_busy_agent_mounts(agent, binary, run_dir):
     name = f"elbowroom-test-live-lock-{os.getpid()}"
     words = [binary, "--run-dir", run_dir, "run", "--name", name, "--cpus", "1", "--", "getconf", "_NPROCESSORS_ONLN"]
-    policy = agent.status()["pids"]["policy"]
-    os.kill(policy, signal.SIGSTOP)  # what begins now has a mount namespace of its own, and waits for its view
+    policy = Process(agent.pid("policy"))
+    os.kill(policy.pid, signal.SIGSTOP)  # what begins now has a mount namespace of its own, and waits for its view
     try:
         run = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         mine = os.readlink("/proc/self/ns/mnt")
@@ -270,7 +270,7 @@ def test_a_command_waits_while_a_busy_agent_mounts(agent, binary, run_dir):
         namespace = os.open(f"/proc/{child}/ns/mnt", os.O_RDONLY)
         fcntl.flock(namespace, fcntl.LOCK_EX)
     finally:
-        os.kill(policy, signal.SIGCONT)
+        policy.send(signal.SIGCONT)  # unless another has its place by now
     time.sleep(1)  # as long as a view is not waited for in a namespace of others
     os.close(namespace)
     out, error = run.communicate(timeout=20 * PATIENCE)

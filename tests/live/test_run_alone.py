@@ -113,7 +113,7 @@ def test_an_agent_that_is_killed_whole_comes_again(start, run_dir):
     before = own_agent(run_dir, container)
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for process in before.values():
-            os.kill(process.pid, number)
+            process.send(number)
     eventually(lambda: not any(process.alive() for process in before.values()))
 
     def sees():

@@ -23,9 +23,8 @@ def test_a_container_of_a_named_cgroup_is_given_its_view(new_agent, runc, runtim
     container = runc.run("elbowroom-test-runc", "/elbowroom-test-live-runc", cpu=(100_000, 100_000), memory=256 * MIB)
     row = agent.attached(container)
     assert row["engine"] == "plain"
-    # The runtime makes the cgroup first, and then writes its quota.
-    eventually(lambda: container.online() == 1)
-    assert container.mem_total() == 256 * MIB
+    # The runtime makes the cgroup first, and then writes its limits.
+    eventually(lambda: container.online() == 1 and container.mem_total() == 256 * MIB)
 
 
 def test_a_container_older_than_the_agent_was_idle_before_it(new_agent, runc):
@@ -33,8 +32,9 @@ def test_a_container_older_than_the_agent_was_idle_before_it(new_agent, runc):
     age = lambda: float(container.run("ps", "-o", "etimes=", "-p", "1"))
     eventually(lambda: age() >= 4)
     new_agent(containers=PLAIN).start().attached(container)
-    cpu = [int(ticks) / 100 for ticks in container.run("head", "-n", "1", "/proc/stat").split()[1:5]]
-    up, idle = map(float, container.run("cat", "/proc/uptime").split())
+    stat, uptime = container.run("head", "-q", "-n", "1", "/proc/stat", "/proc/uptime").splitlines()
+    cpu = [int(ticks) / 100 for ticks in stat.split()[1:5]]
+    up, idle = map(float, uptime.split())
     # It has one CPU: what it has not used of its time, this was idle.
     assert up >= 4 and 0.8 * up < sum(cpu) < 1.2 * up and idle >= cpu[3], (up, idle, cpu)
 
@@ -64,7 +64,7 @@ def test_the_hook_asks_its_runtime_for_no_more_than_it_needs(new_agent, binary, 
     took, done = way.run()
     assert done.returncode == 0, done
     assert (f"{MEMORY >> 10} kB" in done.stdout) == sees, done
-    assert sees or 1 < took < 3 * PATIENCE
+    assert sees or 1 < took < 10 * PATIENCE
 
 
 def test_a_hook_that_runs_below_its_containers_cgroup_finds_its_view(new_agent, binary, run_dir, tmp_path):

@@ -63,7 +63,7 @@ def test_a_jvm_in_docker_follows_an_update(agent, docker, java):
     container = docker.run("--cpus", "1", "--memory", "400m", "--volume", f"{programs.BUILT}:{programs.BUILT}:ro", name="elbowroom-test-java")
     agent.attached(container)
     sees = container.program(*java)
-    assert sees()[:2] == [1, 400 * MIB]
+    eventually(lambda: sees()[:2] == [1, 400 * MIB])
     docker.call("update", "--memory", "500m", "--memory-swap", "500m", container.name)
     eventually(lambda: sees()[1] == 500 * MIB)
 

@@ -58,17 +58,17 @@ class Keeper:
     def worker(self):
         """The process that answers: the youngest."""
         pids = [pid for pid in self.pids() if name_of(pid) == "elbowroom-worke"]
-        return max(pids, default=None, key=lambda pid: Process(pid).started)
+        return max(pids, default=None, key=lambda pid: int(self.seen[pid].started))
 
     def supervisor(self):
         return next((pid for pid in self.pids() if name_of(pid) == "elbowroom-keepe"), None)
 
     def kill_both(self):
         """At one moment, so that none can start another."""
-        pids = self.pids()
+        processes = [self.seen[pid] for pid in self.pids()]
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in pids:
-                os.kill(pid, number)
+            for process in processes:
+                process.send(number)
         self.process.wait(10 * PATIENCE)
         eventually(lambda: not self.pids())
 
@@ -335,11 +335,11 @@ def test_one_that_hangs_is_replaced(new_agent, keeper, contain, asks):
     agent.attached(container)
     ask = container.program(in_tools(asks))
     assert ask()[OWN] == 1
-    hung = keeper.worker()
-    os.kill(hung, signal.SIGSTOP)
+    hung = Process(keeper.worker())
+    os.kill(hung.pid, signal.SIGSTOP)
     assert ask()[OWN] >= 1
-    assert not Process(hung).alive() and keeper.worker() != hung
-    assert ask()[OWN] == 1
+    eventually(lambda: not hung.alive() and keeper.worker() not in (None, hung.pid))
+    eventually(lambda: ask()[OWN] == 1)
 
 
 def test_who_asks_with_memory_that_is_never_there_keeps_nobody_else_waiting(new_agent, slow, keeper, contain, storm, asks):
@@ -412,7 +412,7 @@ def test_told_to_stop_it_waits_for_those_who_need_it(new_agent, keeper, contain,
 
 
 def test_another_keeper_and_messages_that_are_none_are_refused(binary, run_dir, keeper, new_agent, contain, asks):
-    done = subprocess.run([binary, "--run-dir", run_dir, "keeper"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([binary, "--run-dir", run_dir, "keeper"], capture_output=True, text=True, timeout=30 * PATIENCE)
     assert done.returncode == 2 and "a keeper is at work here already" in done.stderr and done.stderr.count("\n") == 1
     with open("/dev/null") as file:
         for text, fds in [
@@ -453,7 +453,7 @@ def test_what_it_costs(new_agent, keeper, contain, storm):
             words = variants[name].run(in_tools(storm), 20_000 if results else 2_000).split()
             for call, median, late in zip(("sched_getaffinity", "sysinfo", "getppid"), words[::2], words[1::2]):
                 lines.append(f"{number}\t{name}\t{call}\t{median}\t{late}")
-                assert float(median) < 1e6 * PATIENCE
+                assert float(median) < 1e7 * PATIENCE  # a busy machine's; results are for what it costs on an idle one
     print("\n".join(lines))
     if results:
         Path(results).mkdir(parents=True, exist_ok=True)

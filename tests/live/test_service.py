@@ -17,10 +17,10 @@ def killed_whole(agent):
     would tell what stands still in its session that it hangs up, which is a request to stop."""
     agent.remember()
     named = agent.status()["pids"]
-    pids = [agent.standby(), named["policy"], named["view_server"], named["supervisor"]]
+    parts = [Process(pid) for pid in (agent.standby(), named["policy"], named["view_server"], named["supervisor"])]
     for number in [signal.SIGSTOP, signal.SIGKILL]:
-        for pid in pids:
-            os.kill(pid, number)
+        for part in parts:
+            part.send(number)
     agent.destroy()
 
 
@@ -70,7 +70,7 @@ def test_the_watchdog_is_not_fed_while_a_part_is_stuck(new_agent, manager):
     agent = new_agent(prefix=manager.prefix()).start()
     manager.heard("READY")
     stuck = Process(agent.status()["pids"]["view_server"])
-    os.kill(stuck.pid, signal.SIGSTOP)
+    stuck.stop()
     # No answer to this comes from a cache: a server that has nothing to do is not stuck.
     asks = subprocess.Popen(["stat", "--file-system", agent.run_dir / "private/views"], stdout=subprocess.DEVNULL)
     try:
@@ -83,7 +83,7 @@ def test_the_watchdog_is_not_fed_while_a_part_is_stuck(new_agent, manager):
 
         eventually(silent, within=10)
     finally:
-        os.kill(stuck.pid, signal.SIGCONT)
+        stuck.send(signal.SIGCONT)
     assert asks.wait(10 * PATIENCE) == 0
     manager.heard("WATCHDOG")
 

@@ -13,7 +13,7 @@ import pytest
 
 from kit import cgroup, programs
 from kit.memory import file, host_memory, zram
-from kit.process import descendants
+from kit.process import Process, descendants
 from kit.wait import PATIENCE, eventually
 
 MIB = 1 << 20
@@ -384,13 +384,13 @@ def test_however_it_ends_nothing_is_left(ask, made, hungry, number):
     def once():
         with pretouching(ask, f"/{group.path}", "64MiB", "--hold", "10m") as process:
             eventually(lambda: running(process) and locked(process) >= 32, within=30)
-            children = descendants(process.pid)
+            children = [Process(pid) for pid in descendants(process.pid)]
             assert children
             process.send_signal(number)
             output, _ = process.communicate(timeout=30 * PATIENCE)
             if number != signal.SIGKILL:
                 assert process.returncode == 1 and "interrupted" in output, output
-            eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+            eventually(lambda: not any(child.alive() for child in children))
         return True
 
     eventually(once, within=5)

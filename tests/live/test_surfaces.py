@@ -77,7 +77,7 @@ def test_a_program_that_has_it_mapped_sees_each_change(agent, start):
     container = start("--memory", "256MiB")
     ask = reads_page(container)
     assert ask()[1] == 256 * MIB
-    cgroup.limit_memory(agent.find(container)["path"], 300 * MIB)
+    cgroup.limit_memory(agent.row(container)["path"], 300 * MIB)
     eventually(lambda: ask()[1] == 300 * MIB)
 
 
@@ -90,7 +90,7 @@ def test_a_java_program_that_has_it_mapped_sees_each_change(agent, start):
     container = start("--cpus", "1", "--memory", "256MiB")
     ask = container.program(java, "-XX:TieredStopAtLevel=1", "-cp", f"{jvm.AGENT}:{programs.BUILT}", "Page")
     assert ask() == [1, 256 * MIB]
-    cgroup.limit_memory(agent.find(container)["path"], 300 * MIB)
+    cgroup.limit_memory(agent.row(container)["path"], 300 * MIB)
     eventually(lambda: ask() == [1, 300 * MIB])
     assert agent.stop() == 0
     assert ask() == [0, 0]
@@ -197,7 +197,7 @@ def test_regions_of_a_running_program_are_as_wide_as_the_view(agent, start, comp
         return ask()[0] == agent.view(container)["cpus"]
 
     eventually(follows)
-    cgroup.limit_cpus(agent.find(container)["path"], 1)
+    cgroup.limit_cpus(agent.row(container)["path"], 1)
     eventually(lambda: agent.view(container)["cpus"] == 1 and ask()[0] == 1)
     # Whether it was asked by this or not: arrays are sized by what does not change.
     assert ask()[10] == 64
@@ -290,11 +290,11 @@ def test_who_waits_for_memory_is_asked_for_it_whoever_governs_and_by_the_next_po
     container = start("--memory", "48MiB")
     background(container, f"/usr/bin/python3 {KIT / program}", log)
     eventually(lambda: "watching" in log.read_text(), within=20)
-    eventually(lambda: log.read_text().count("asked") == 1)  # by itself
+    eventually(lambda: "asked" in log.read_text())  # by itself
     stop = container.background("sh", "-c", f"(echo 20000; cat) | /usr/bin/python3 {KIT / 'paging.py'} {reads}")
     asked = lambda more: eventually(lambda: log.read_text().count("asked") >= more, within=60, every=0.2)
     asked(3)
-    Process(agent.status()["pids"]["policy"]).kill()
+    Process(agent.pid("policy")).kill()
     asked(log.read_text().count("asked") + 2)
     assert "end" not in log.read_text()
     stop()

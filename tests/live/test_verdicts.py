@@ -81,14 +81,13 @@ def test_a_crash_loop_for_memory_has_a_name_while_it_lasts_and_after(new_agent, 
     options = ["--memory", "64m", "--memory-swap", "64m", "--restart", "on-failure:3"]
     background(docker, name, *options, command=["python3", "-c", EATER])
 
-    def first():
+    def killed():
+        # It may have waited for memory before, and been told of that.
         report, _ = alerts(agent, name)
-        assert report, agent.ask("alerts")
-        return report[0]
+        return ("killed", "critical") in [(alert["topic"], alert["severity"]) for alert in report]
 
     eventually(lambda: int(docker.call("inspect", "--format", "{{.RestartCount}}", name).stdout) >= 1, within=30, every=0.1)
-    alert = eventually(first)
-    assert (alert["topic"], alert["severity"]) == ("killed", "critical")
+    eventually(killed)
 
     # It ends for good after its fourth death; between two of them it has ended too.
     def last_death():
@@ -109,9 +108,10 @@ def test_a_crash_loop_for_memory_has_a_name_while_it_lasts_and_after(new_agent, 
         assert name in said and ("OOM-killed 4 times" in said or "killed" in said), (words, said)
     doctor = agent.cli("doctor", name)
     assert doctor.returncode == 1 and "It is gone: OOM-killed 4 times" in doctor.stdout, doctor
-    rows = api.get(run_dir / "api.sock", "/api/v1/containers?all=true")
-    assert row(rows, name)["verdict"] == dead["verdict"]
-    assert row(api.get(run_dir / "api.sock", "/api/v1/containers"), name) is None
+    listed = lambda which: row(api.get(run_dir / "api.sock", f"/api/v1/containers{which}"), name)
+    # It hears of it a second later.
+    eventually(lambda: (told := listed("?all=true")) and told["verdict"] == dead["verdict"])
+    eventually(lambda: listed("") is None)
     # The command is one that Docker takes.
     docker.call(*dead["verdict"]["command"].split()[1:])
 
@@ -136,11 +136,21 @@ def test_a_throttled_container_is_told_of_until_it_ends(agent, docker):
     name = "elbowroom-test-throttled"
     background(docker, name, "--cpus", "0.2", command=BUSY)
     eventually(lambda: row(agent.list(), name))
-    throttled = eventually(lambda: next((r for r in agent.list() if r["name"] == name and r["verdict"]["status"] != "ok"), None))
-    lasting = eventually(lambda: alerts(agent, name)[0])
-    assert throttled["verdict"]["status"] == "throttled", throttled["verdict"]
-    assert throttled["verdict"]["command"] == f"docker update --cpus 0.3 {name}"
-    assert [a["topic"] for a in lasting] == ["throttled"] and throttled["verdict"]["command"] in lasting[0]["text"]
+
+    def throttled():
+        # On a busy machine it may wait for a CPU before its quota is used up.
+        verdict = row(agent.list(), name)["verdict"]
+        assert verdict["status"] == "throttled", verdict
+        return verdict
+
+    def told():
+        lasting = alerts(agent, name)[0]
+        assert [a["topic"] for a in lasting] == ["throttled"], lasting
+        return lasting[0]
+
+    verdict, alert = eventually(throttled, within=20), eventually(told, within=20)
+    assert verdict["command"] == f"docker update --cpus 0.3 {name}"
+    assert verdict["command"] in alert["text"]
     metric = [line for line in agent.cli("metrics").stdout.splitlines() if line.startswith("elbowroom_container_verdict") and name in line]
     assert [line for line in metric if line.endswith(" 1")] == [line for line in metric if 'status="throttled"' in line]
     # The doctor begins with that, and has the files that show it.
@@ -190,8 +200,16 @@ def test_a_container_that_gets_what_it_asks_for_is_ok_and_the_worst_come_first(a
     background(docker, "elbowroom-test-zzz-slow", "--cpus", "0.1", command=BUSY)
     listed = lambda: [(r["name"], r["verdict"]["status"]) for r in agent.json("list") if r["name"].startswith("elbowroom-test-")]
     eventually(lambda: listed() == [("elbowroom-test-zzz-slow", "throttled"), ("elbowroom-test-aaa-fine", "ok")], within=20, every=0.2)
-    text = agent.cli("list").stdout.splitlines()
-    assert text[0].split()[:2] == ["CONTAINER", "VERDICT"] and text[1].split()[:2] == ["elbowroom-test-zzz-slow", "throttled"]
+
+    def table():
+        heading, *rows = (line.split() for line in agent.cli("list").stdout.splitlines())
+        # Others on this machine may be worse.
+        ours = [row[:2] for row in rows if row[0].startswith("elbowroom-test-")]
+        assert heading[:2] == ["CONTAINER", "VERDICT"], heading
+        assert ours == [["elbowroom-test-zzz-slow", "throttled"], ["elbowroom-test-aaa-fine", "ok"]], ours
+        return True
+
+    eventually(table, within=20)
     shown = agent.cli("show", "elbowroom-test-aaa-fine").stdout
     assert "verdict           ok: it gets what it asks for" in shown
     assert alerts(agent, "elbowroom-test-aaa-fine") == ([], [])

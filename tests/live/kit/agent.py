@@ -122,11 +122,20 @@ class Agent:
                 answer = peer.makefile().readline()
             except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
                 return None
-        return json.loads(answer) if answer else None
+        # One that died while it answered has not answered.
+        return json.loads(answer) if answer.endswith("\n") else None
 
     def status(self):
         """Its processes and counters."""
         return (self.ask("status") or {}).get("status")
+
+    def pid(self, part):
+        """The number of one of its processes now; 0 while there is none, or nobody answers."""
+        return ((self.status() or {}).get("pids") or {}).get(part, 0)
+
+    def has_another(self, part, than):
+        """Whether another process has the place of the one of this number."""
+        return self.pid(part) not in (0, than)
 
     def standby(self):
         """The process that starts a supervisor where there is none; of an agent whose first supervisor lives."""
@@ -154,18 +163,24 @@ class Agent:
         """The rows of `elbowroom list`, without the time that a command line takes to start."""
         answer = self.ask("list")
         assert answer, "no agent answers"
+        assert "list" in answer, answer
         return answer["list"]
 
     def find(self, container):
         """The row of `list` for a container, or None."""
         return next((row for row in self.list() if row["path"] in container.cgroups), None)
 
+    def row(self, container):
+        """The row of `list` for a container, which must be there: to be waited for."""
+        row = self.find(container)
+        assert row, f"{container.name} is not listed"
+        return row
+
     def attached(self, container):
         """Waits until a container has its view; its row."""
 
         def row():
-            row = self.find(container)
-            assert row, f"{container.name} is not listed"
+            row = self.row(container)
             assert row["attached"], f"{container.name} is not attached: {row['attach_note']}"
             return row
 
@@ -173,6 +188,4 @@ class Agent:
 
     def view(self, container):
         """What the agent says that a container sees."""
-        row = self.find(container)
-        assert row, f"{container.name} is not listed"
-        return row["view"]
+        return self.row(container)["view"]

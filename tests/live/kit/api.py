@@ -1,26 +1,42 @@
 """An HTTP client for the API, plain enough to misbehave with."""
 
+import contextlib
 import http.client
 import json
 import socket
 import ssl
 
+import pytest
+
+from kit.wait import PATIENCE
+
+TIMEOUT = 20 * PATIENCE
+
+
+def free_port():
+    """A port of this machine that nobody has, of those that are ours to try: no connection that goes out is given one of them meanwhile."""
+    for number in range(19110, 19200):
+        with socket.socket() as peer, contextlib.suppress(OSError):
+            peer.bind(("127.0.0.1", number))
+            return number
+    pytest.skip("needs a free port between 19110 and 19199")
+
 
 class Unix(http.client.HTTPConnection):
     """HTTP over a unix socket."""
 
-    def __init__(self, path, timeout=20):
-        super().__init__("localhost", timeout=timeout)
+    def __init__(self, path):
+        super().__init__("localhost", timeout=TIMEOUT)
         self.path = str(path)
 
     def connect(self):
-        self.sock = raw(self.path, self.timeout)
+        self.sock = raw(self.path)
 
 
-def raw(path, timeout=20):
+def raw(path):
     """A connection to a unix socket, to write anything to."""
     peer = socket.socket(socket.AF_UNIX)
-    peer.settimeout(timeout)
+    peer.settimeout(TIMEOUT)
     peer.connect(str(path))
     return peer
 
@@ -30,8 +46,8 @@ def connection(where, tls=None):
     if not isinstance(where, int):
         return Unix(where)
     if tls is None:
-        return http.client.HTTPConnection("127.0.0.1", where, timeout=20)
-    return http.client.HTTPSConnection("localhost", where, timeout=20, context=ssl.create_default_context(cafile=tls))
+        return http.client.HTTPConnection("127.0.0.1", where, timeout=TIMEOUT)
+    return http.client.HTTPSConnection("localhost", where, timeout=TIMEOUT, context=ssl.create_default_context(cafile=tls))
 
 
 def ask(where, path, method="GET", headers=None, tls=None):

@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 
 from kit.container import INSIDE, Container, main_process
-from kit.process import descendants
+from kit.process import Process, descendants
 from kit.wait import PATIENCE, eventually
 
 IMAGE = "elbowroom-test"
@@ -55,11 +55,11 @@ class Docker:
 
     def stop(self):
         self.clear()
-        below = descendants(self.daemon.pid)
+        below = [Process(pid) for pid in descendants(self.daemon.pid)]
         self.daemon.terminate()
         self.daemon.wait(60 * PATIENCE)
         # Its containerd ends by itself, a moment later.
-        eventually(lambda: not [pid for pid in below if Path(f"/proc/{pid}/exe").exists()], within=20)
+        eventually(lambda: not any(process.alive() for process in below), within=20)
 
     def tail(self):
         return "".join((self.home / "log").read_text(errors="replace").splitlines(keepends=True)[-15:])

@@ -22,7 +22,7 @@ from kit import docker as docker_kit
 from kit import programs
 from kit import runc as runc_kit
 from kit.cgroup import ROOT, V2
-from kit.process import descendants
+from kit.process import Process, descendants
 from kit.wait import PATIENCE, eventually
 
 BUILT = Path(__file__).resolve().parents[3] / ".cache/engines/bin"
@@ -84,16 +84,19 @@ def groups(name):
 
 def other_agents(run_dir):
     """The agents of this machine that are none of this session's: they look after our containers, too."""
-    lines = [path.read_bytes().split(b"\0") for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it ended while we looked
+            lines.append(path.read_bytes().split(b"\0"))
     return [words for words in lines if words[1:2] == [b"policy"] and str(run_dir).encode() not in words]
 
 
 def ended(daemon):
     """Ends a daemon and waits for what it started."""
-    below = descendants(daemon.pid)
+    below = [Process(pid) for pid in descendants(daemon.pid)]
     daemon.terminate()
     daemon.wait(60 * PATIENCE)
-    eventually(lambda: not [pid for pid in below if Path(f"/proc/{pid}/exe").exists()], within=20)
+    eventually(lambda: not any(process.alive() for process in below), within=20)
 
 
 class NewDocker(docker_kit.Docker):

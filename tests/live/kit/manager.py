@@ -4,8 +4,10 @@ Run as a program it starts one with what is in the store: `manager.py PID NAME=F
 
 import ctypes
 import os
+import queue
 import socket
 import sys
+import threading
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -15,21 +17,34 @@ PIDFD_GETFD = 438
 
 
 class Manager:
-    """Listens on NOTIFY_SOCKET; `store` has descriptors by name, as FDSTORE=1 gave them, `said` all messages."""
+    """Listens on NOTIFY_SOCKET; `store` has descriptors by name, as FDSTORE=1 gave them, `said` all messages.
+
+    A thread takes messages from the socket at once, as systemd does: the kernel keeps ten there (net.unix.max_dgram_qlen), and who sends
+    one more waits. They count when the test listens."""
 
     def __init__(self, directory):
         self.path = directory / "notify.sock"
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(self.path))
-        self.socket.setblocking(False)
+        self.socket.settimeout(0.1)
         self.said, self.store = [], {}
+        self.come, self.ended = queue.SimpleQueue(), threading.Event()
+        self.taking = threading.Thread(target=self._take)
+        self.taking.start()
+
+    def _take(self):
+        while not self.ended.is_set():
+            try:
+                self.come.put(socket.recv_fds(self.socket, 4096, 4)[:2])
+            except TimeoutError:
+                pass
 
     def listen(self):
-        """Takes what has come."""
+        """Heeds what has come."""
         while True:
             try:
-                data, fds, _, _ = socket.recv_fds(self.socket, 4096, 4)
-            except BlockingIOError:
+                data, fds = self.come.get_nowait()
+            except queue.Empty:
                 return self.said
             words = dict(line.split("=", 1) for line in data.decode().splitlines())
             self.said.append(words)
@@ -54,7 +69,10 @@ class Manager:
         return [sys.executable, __file__, str(os.getpid()), str(self.path), *pairs, "--"]
 
     def close(self):
+        self.ended.set()
+        self.taking.join()
         self.socket.close()
+        self.listen()
         for fd in self.store.values():
             os.close(fd)
 

@@ -1,5 +1,6 @@
 """Processes by identity, and what they hold: a process id alone may be somebody else's a moment later."""
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -17,10 +18,20 @@ class Process:
     def alive(self):
         return self.started is not None and start_time(self.pid) == self.started and state(self.pid) not in "ZX"
 
+    def send(self, number):
+        """Sends a signal, unless it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            if self.alive():
+                os.kill(self.pid, number)
+
+    def stop(self):
+        """Stops it, and waits until all of its threads stand still: until then one of them may take work."""
+        os.kill(self.pid, signal.SIGSTOP)
+        eventually(lambda: {state(f"{self.pid}/task/{task}") for task in os.listdir(f"/proc/{self.pid}/task")} <= set("TtZX"))
+
     def kill(self, number=signal.SIGKILL):
         """Kills it, and waits until it is gone."""
-        if self.alive():
-            os.kill(self.pid, number)
+        self.send(number)
         eventually(lambda: not self.alive(), within=20)
 
     def __repr__(self):
