@@ -203,12 +203,14 @@ impl PolicyLoop {
         let Some(resident) = self.containers.get_mut(&id) else { return };
         let (name, is_nested) = (&resident.path, resident.is_nested);
         match &outcome {
-            MountOutcome::Attached { missing, anew } => {
+            MountOutcome::Attached { missing, anew, .. } => {
                 // Whatever was to mount it when the container was made has not: there is none, or it failed.
                 let late = anew.then(|| timer::now_boot().saturating_sub(resident.facts.started));
                 resident.view_delay = late.or(resident.view_delay);
                 let late = late.map(tracing::field::display);
-                log_change!(is_nested, container = name, missing = missing.len(), late, "view attached");
+                if !matches!(resident.attach, AttachState::Done { .. }) {
+                    log_change!(is_nested, container = name, missing = missing.len(), late, "view attached");
+                }
             }
             MountOutcome::Detached => log_change!(is_nested, container = name, "view detached"),
             MountOutcome::DetachFailed(why) => {
@@ -225,6 +227,7 @@ impl PolicyLoop {
             | MountOutcome::Stuck
             | MountOutcome::Slow => {}
         }
+        let is_starting = matches!(outcome, MountOutcome::Attached { is_starting: true, .. });
         // A mount that kept a detach from being done has ended after all.
         let overdue = matches!(outcome, MountOutcome::Attached { .. })
             && resident.attach == AttachState::Disabled(DETACH_FAILED);
@@ -232,8 +235,8 @@ impl PolicyLoop {
         resident.attach = resident.attach.after_job(outcome, timer::now());
         // Again when it is twice as old.
         let age = resident.found_process.map(|(_, started)| timer::now_boot().saturating_sub(started));
-        if let Some(age) = age.filter(|age| mounts_late && *age < SETUP_GRACE) {
-            resident.attach.look_again(timer::now(), age);
+        if let Some(age) = age.filter(|age| is_starting || mounts_late && *age < SETUP_GRACE) {
+            resident.attach.look_again(timer::now(), age.min(SETUP_GRACE), is_starting);
         }
         if resident.attach == AttachState::Disabled(DETACHED) {
             resident.retire_page();

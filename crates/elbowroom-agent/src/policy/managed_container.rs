@@ -81,10 +81,10 @@ impl AttachState {
         }
     }
 
-    /// Where files are missing, they are to be looked for again after that pause.
-    pub(super) fn look_again(&mut self, now: Micros, pause: Micros) {
+    /// Where files are missing, or `is_starting`, it is to be looked at again after that pause.
+    pub(super) fn look_again(&mut self, now: Micros, pause: Micros, is_starting: bool) {
         if let Self::Done { missing, look_at } = self
-            && !missing.is_empty()
+            && (is_starting || !missing.is_empty())
         {
             *look_at = Some(now.saturating_add(pause.max(RETRY_MIN)));
         }
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn what_was_asked_last_counts() {
         let now = Micros::secs(1);
-        let attached = || MountOutcome::Attached { missing: Vec::new(), anew: true };
+        let attached = || MountOutcome::Attached { missing: Vec::new(), anew: true, is_starting: false };
         let let_alone = AttachState::Disabled(DETACHED);
         // The detach was asked for while the mount was under way, which ends now.
         for ended in [
@@ -280,13 +280,16 @@ mod tests {
         let attached = |missing: &[&str]| MountOutcome::Attached {
             missing: missing.iter().map(ToString::to_string).collect(),
             anew: true,
+            is_starting: false,
         };
         let in_flight = AttachState::InFlight { delay: RETRY_MIN };
         let mut whole = in_flight.after_job(attached(&[]), now);
-        whole.look_again(now, Micros::millis(40));
+        whole.look_again(now, Micros::millis(40), false);
         assert!(!whole.is_due(Micros::secs(9)));
+        whole.look_again(now, Micros::millis(40), true);
+        assert!(whole.is_due(now.saturating_add(Micros::millis(40))));
         let mut part = in_flight.after_job(attached(&["memory.max"]), now);
-        part.look_again(now, Micros::millis(40));
+        part.look_again(now, Micros::millis(40), false);
         assert!(!part.is_due(now) && part.is_due(now.saturating_add(Micros::millis(40))));
         let looking = part.in_flight();
         assert!(matches!(&looking, AttachState::Done { missing, look_at: None } if missing.len() == 1));

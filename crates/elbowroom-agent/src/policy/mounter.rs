@@ -84,8 +84,9 @@ pub(super) enum MountTask {
 /// How a job ended, or that it has not.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum MountOutcome {
-    /// The view is mounted; these surfaces have no file to go over in this container. `anew`: some were not there before.
-    Attached { missing: Vec<String>, anew: bool },
+    /// The view is mounted; these surfaces have no file to go over in this container. `anew`: some were not there before. `is_starting`:
+    /// its runtime is not done with it.
+    Attached { missing: Vec<String>, anew: bool, is_starting: bool },
     /// The container is still being made: try again soon.
     NotReady(&'static str),
     /// Nothing of ours is mounted any more.
@@ -330,7 +331,11 @@ fn attach(
                 Ok(false) => missing.push(format!("{}: there is no place for it", mount::PAGE_TARGET)),
                 Err(error) => missing.push(error.to_string()),
             }
-            MountOutcome::Attached { missing, anew: attached.mounted > 0 }
+            MountOutcome::Attached {
+                missing,
+                anew: attached.mounted > 0,
+                is_starting: attached.is_starting,
+            }
         }
         Err(e) => mount_failed(e),
     }
@@ -430,7 +435,7 @@ mod tests {
     }
 
     fn attached() -> MountOutcome {
-        MountOutcome::Attached { missing: Vec::new(), anew: true }
+        MountOutcome::Attached { missing: Vec::new(), anew: true, is_starting: false }
     }
 
     #[test]

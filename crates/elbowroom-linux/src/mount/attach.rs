@@ -22,6 +22,9 @@ pub struct AttachReport {
     pub present: usize,
     /// Surfaces left out, those of the plan included.
     pub skipped: Vec<SkippedSurface>,
+    /// Whether the container is still being made: what its engine masks is not masked yet, and so proc and sysfs are not mounted once more
+    /// for the user namespaces inside.
+    pub is_starting: bool,
 }
 
 impl NamespaceRoot {
@@ -116,8 +119,11 @@ fn attach_at(place: &NamespaceRoot, plan: &MountPlan) -> Result<AttachReport, Mo
         attached.mounted = made.len() - attached.replaced;
     }
     // The view shows without them too.
-    if let Err(error) = uncovered::keep(place, &table) {
-        tracing::warn!(because = %error, "no proc or sysfs can be mounted in user namespaces inside the container");
+    match uncovered::keep(place, &table) {
+        Ok(done) => attached.is_starting = !done,
+        Err(error) => {
+            tracing::warn!(because = %error, "no proc or sysfs can be mounted in user namespaces inside the container");
+        }
     }
     Ok(attached)
 }

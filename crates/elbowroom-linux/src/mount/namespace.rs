@@ -68,6 +68,8 @@ pub struct NamespaceRoot {
     prefix: PathBuf,
     /// Path of the container's cgroup, where it is known.
     group: Option<PathBuf>,
+    /// Whether it is known that no runtime masks a part of it any more.
+    is_made: bool,
     /// The host's mounts, once they were asked for.
     host_mounts: OnceLock<Vec<MountEntry>>,
     /// Whether other containers are in the mount namespace, once that was asked.
@@ -120,7 +122,25 @@ impl NamespaceRoot {
 
     fn new(process: OwnedFd, pid: Option<u32>, root: OwnedFd, prefix: PathBuf) -> Self {
         let (host_mounts, is_shared) = (OnceLock::new(), OnceLock::new());
-        Self { process, pid, root, prefix, group: None, host_mounts, is_shared }
+        Self { process, pid, root, prefix, group: None, is_made: false, host_mounts, is_shared }
+    }
+
+    /// The same, of which it is known that all mounts are made: what runs next is the container's own program.
+    pub fn made(self) -> Self {
+        Self { is_made: true, ..self }
+    }
+
+    /// Whether a runtime has made all mounts, those that mask a part of another among them: that is so once the process runs a program
+    /// that is on one of its own mounts. A runtime's program is on the host's, or on none, until it executes the container's
+    /// (runc's init masks paths after `pivot_root`: libcontainer/standard_init_linux.go); a hook runs before that.
+    pub(super) fn has_all_mounts(&self, table: &MountTable) -> bool {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let program = || {
+            let exe = rustix::fs::openat(&self.process, "exe", flags, Mode::empty())?;
+            file_id(exe.as_fd(), Path::new(""))
+        };
+        self.is_made
+            || self.pid.is_some() && program().is_ok_and(|file| table.by_id(file.mount).is_some())
     }
 
     /// Whether it is that of the process that asks.

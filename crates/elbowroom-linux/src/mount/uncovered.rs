@@ -7,7 +7,8 @@
 //!
 //! **Approach.** Where the container's own proc was whole but for views, the same is mounted again on a directory of the view that
 //! no listing names; sysfs alike. An engine that masks paths has taken this away itself, and then nothing is mounted: it would
-//! show what was masked. The place is part of the view, so that the copies go when the view goes.
+//! show what was masked. Engines mask last, after hooks and after `pivot_root`: until the container's own program runs nothing is
+//! mounted either. The place is part of the view, so that the copies go when the view goes.
 
 use super::MountError;
 use super::mount_calls::{copy_mount, move_mount, open_target};
@@ -57,19 +58,30 @@ enum Visibility {
     Partial,
 }
 
-/// Mounts proc and sysfs again where the container needs that; `before` is its mount table, with views or without. Safe to call again.
-pub(super) fn keep(place: &NamespaceRoot, before: &MountTable) -> Result<(), MountError> {
+/// Mounts proc and sysfs again where the container needs that; `before` is its mount table, with views or without. Safe to call again,
+/// and to be called again where it says `false`: then a part may still be masked.
+pub(super) fn keep(place: &NamespaceRoot, before: &MountTable) -> Result<bool, MountError> {
     // Most containers have masked paths, and end here.
     let is_candidate = |mount: &MountEntry| {
         KEPT.iter().any(|(fstype, _)| mount.fstype == *fstype)
             && visibility(before, mount) != Visibility::Partial
     };
     if !before.iter().any(is_candidate) {
-        return Ok(());
+        return Ok(true);
+    }
+    // First the program, then the mounts: what is masked in between is seen.
+    if !place.has_all_mounts(before) {
+        return Ok(false);
     }
     let table = place.table()?;
     for (fstype, target) in KEPT {
         let target = Path::new(target);
+        if let Some(copy) = shows_masked(&table, fstype) {
+            place.enter(|unmounter| {
+                let copy = open_target(place, target, copy.id)?;
+                unmounter.unmount(copy.as_fd()).map_err(|errno| MountError::of("umount2", target, errno))
+            })?;
+        }
         let Some(mount) = behind_views(&table, fstype) else { continue };
         let Some(view) = table.visible(target).filter(|below| is_view(below)) else { continue };
         place.enter(|unmounter| {
@@ -81,7 +93,7 @@ pub(super) fn keep(place: &NamespaceRoot, before: &MountTable) -> Result<(), Mou
             unmounter.make_private(copy.as_fd()).map_err(error("mount"))
         })?;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Whether [`keep`] has mounted it.
@@ -99,6 +111,14 @@ fn behind_views<'a>(table: &'a MountTable, fstype: &str) -> Option<&'a MountEntr
     let is_reached =
         |mount: &MountEntry| table.visible(&mount.mount_point).is_some_and(|top| top.id == mount.id);
     of_type().find(|mount| shows(mount, Visibility::BehindViews) && is_reached(mount))
+}
+
+/// A copy of one of which a part is masked by now.
+fn shows_masked<'a>(table: &'a MountTable, fstype: &str) -> Option<&'a MountEntry> {
+    let (copies, others): (Vec<_>, Vec<_>) =
+        table.iter().filter(|mount| mount.fstype == fstype).partition(|mount| is_kept(mount));
+    let shows_all = |mount: &&MountEntry| visibility(table, mount) != Visibility::Partial;
+    copies.into_iter().next_back().filter(|_| !others.iter().any(shows_all))
 }
 
 fn visibility(table: &MountTable, mount: &MountEntry) -> Visibility {
@@ -124,13 +144,20 @@ mod tests {
     const VIEWS: &str = "30 11 0:99 /id/proc/stat /proc/stat ro - fuse.elbowroom elbowroom ro\n\
                          31 12 0:99 /id/sys/devices/system/cpu /sys/devices/system/cpu ro - fuse.elbowroom elbowroom ro\n";
 
-    /// Of proc and of sysfs: the mount that is to be kept, by its number.
-    fn kept(more: &str) -> [Option<u64>; 2] {
+    const COPIES: &str = "50 31 0:2 / /sys/devices/system/cpu/.elbowroom/proc rw - proc proc rw\n\
+                          51 31 0:3 / /sys/devices/system/cpu/.elbowroom/sys rw - sysfs sysfs rw\n";
+
+    fn table(more: &str) -> MountTable {
         let text = format!(
             "10 1 0:1 / / rw - ext4 root rw\n11 10 0:2 / /proc rw - proc proc rw\n12 10 0:3 / /sys rw - sysfs sysfs rw\n\
              13 12 0:4 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n14 11 0:5 / /proc/sys/fs/binfmt_misc rw - autofs x rw\n{more}"
         );
-        let table = MountTable::parse(text.as_bytes(), Path::new("mountinfo")).unwrap();
+        MountTable::parse(text.as_bytes(), Path::new("mountinfo")).unwrap()
+    }
+
+    /// Of proc and of sysfs: the mount that is to be kept, by its number.
+    fn kept(more: &str) -> [Option<u64>; 2] {
+        let table = table(more);
         KEPT.map(|(fstype, _)| behind_views(&table, fstype).map(|mount| mount.id))
     }
 
@@ -152,9 +179,19 @@ mod tests {
 
     #[test]
     fn what_is_whole_already_is_not_mounted_again() {
-        let copies = "50 31 0:2 / /sys/devices/system/cpu/.elbowroom/proc rw - proc proc rw\n\
-                      51 31 0:3 / /sys/devices/system/cpu/.elbowroom/sys rw - sysfs sysfs rw\n";
-        assert_eq!(kept(&format!("{VIEWS}{copies}")), [None, None]);
+        assert_eq!(kept(&format!("{VIEWS}{COPIES}")), [None, None]);
+    }
+
+    #[test]
+    fn a_copy_of_what_was_masked_afterwards_is_known() {
+        let copies = format!("{VIEWS}{COPIES}");
+        let known = |more: &str| {
+            let table = table(&format!("{copies}{more}"));
+            KEPT.map(|(fstype, _)| shows_masked(&table, fstype).map(|mount| mount.id))
+        };
+        assert_eq!(known(""), [None, None]);
+        assert_eq!(known("60 11 0:50 /null /proc/kcore rw - tmpfs tmpfs rw\n"), [Some(50), None]);
+        assert_eq!(known("60 12 0:50 / /sys/firmware ro - tmpfs tmpfs ro\n"), [None, Some(51)]);
     }
 
     #[test]

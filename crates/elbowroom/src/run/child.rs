@@ -78,7 +78,7 @@ fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<Option<PathBuf>> 
     let view = client::request_view(run_dir, 0, VIEW_TIMEOUT)
         .context("no view for the command (--no-views runs it without)")?;
     let root = Path::new("/");
-    let place = NamespaceRoot::of_this_process(root)?;
+    let place = NamespaceRoot::of_this_process(root)?.made();
     place.attach(&place.plan(&view.surfaces, &view.view_dir)?)?;
     if let Some(page) = &view.page {
         attach_page(&place, page, args.injections)?;
