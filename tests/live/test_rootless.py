@@ -16,7 +16,7 @@ from kit.wait import PATIENCE, eventually
 
 MIB = 1 << 20
 USER = "elbowroom-test"
-PATTERN = 'cgroups = ["/user.slice/**/libpod-*"]'
+PATTERN = 'cgroups = ["/user.slice/**/libpod-*/container"]'
 LIMITS = ["--memory", "300m", "--cpus", "1"]
 
 

@@ -110,12 +110,16 @@ impl ContainerSelector {
     }
 
     /// Cgroups that are called as an engine calls its containers and are none, because a user made them: those of rootless engines, as
-    /// far as no pattern names them. What is in a container or in one of these is left out.
+    /// far as no pattern names them or one in them. What is in a container or in one of these is left out.
     pub fn of_users(&mut self) -> Vec<PathBuf> {
         let mut users = Vec::new();
         let mut outermost: Option<PathBuf> = None;
         for WalkedCgroup { path, container, .. } in self.walk() {
             if outermost.as_ref().is_some_and(|outer| path.starts_with(outer)) {
+                // crun has the processes and their limits in a cgroup of their own below.
+                if container.is_some() && users.last() == outermost.as_ref() {
+                    users.pop();
+                }
                 continue;
             }
             let is_users =

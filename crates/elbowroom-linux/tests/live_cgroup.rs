@@ -599,4 +599,13 @@ fn what_a_user_made_is_no_container() {
         let is = |below: &str| left_out.iter().any(|path| path == Path::new(&rig.path(below)));
         assert_eq!((is(&users[0]), is(&below_it), is(&roots)), (!users_is, true, false));
     }
+    // With crun, the container is below.
+    let inner = format!("{}/container", users[0]);
+    rig.mkdir(&inner);
+    let sources = ContainerSources { patterns: vec![rig.path(&inner)], ..ContainerSources::default() };
+    let mut selector = ContainerSelector::open(&sources).unwrap();
+    let found = selector.select(&[]).unwrap();
+    assert!(found.iter().any(|found| found.cgroup == format!("/{}", rig.path(&inner))));
+    let outer = rig.path(&users[0]);
+    assert!(selector.of_users().iter().all(|path| path != Path::new(&outer)));
 }

@@ -86,7 +86,7 @@ fn rootless_engines(config: Option<&Path>) -> Option<Prerequisite> {
         present: false,
         required: OPTIONAL,
         value: format!("{number} without a view"),
-        lost: "a cgroup that a user made counts if its path is in containers.cgroups: [\"/user.slice/**/libpod-*\"]",
+        lost: "a cgroup that a user made counts if its path is in containers.cgroups: [\"/user.slice/**/libpod-*/container\"] with crun",
     })
 }
 
