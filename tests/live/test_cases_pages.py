@@ -11,7 +11,7 @@ import pytest
 from kit import need
 from kit.cgroup import V2
 from kit.container import cpu_list, stat_cpus
-from kit.wait import eventually
+from kit.wait import always, eventually
 
 CPU = "/sys/devices/system/cpu"
 NODE = "/sys/devices/system/node"
@@ -210,10 +210,26 @@ def test_copies_of_proc_are_gone_after_every_process_of_the_agent_was_killed_and
     assert not [path for path in mount_points(container) if path.startswith(CPU)]
 
 
-def test_what_an_engine_masks_stays_masked(agent, docker):
-    container = docker.run("--cpus", "1", name="elbowroom-test-live-masked")
-    eventually(lambda: container.online_file() == 1)
-    assert not [path for path in mount_points(container) if path.startswith(UNCOVERED)]
+# By the agent, and by the hook, which runs before an engine masks anything.
+HOW = [pytest.param([], id="agent"), pytest.param(["--runtime", "elbowroom"], id="hook")]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_what_an_engine_masks_stays_masked(agent, docker, how):
+    names = [f"elbowroom-test-live-masked-{n}" for n in range(5)]
+    for container in [docker.run("--cpus", "1", *how, name=name) for name in names]:
+        agent.attached(container)
+        eventually(lambda: container.online_file() == 1)
+        always(lambda: [path for path in mount_points(container) if path.startswith(UNCOVERED)] == [], during=0.3)
+        inside = container.run("sh", "-c", f"cat {UNCOVERED}/proc/sys/kernel/core_pattern 2>&1; true")
+        assert "No such file" in inside, inside
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_what_an_engine_does_not_mask_is_kept(agent, docker, how):
+    container = docker.run("--cpus", "1", "--security-opt", "systempaths=unconfined", *how, name="elbowroom-test-live-unmasked")
+    agent.attached(container)
+    eventually(lambda: f"{UNCOVERED}/proc" in mount_points(container))
 
 
 # ---- mount tables ----

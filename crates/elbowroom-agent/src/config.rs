@@ -208,6 +208,18 @@ impl AgentConfig {
         self.sense.tier = SensorTierSetting::Files;
     }
 
+    /// The same for an agent that gave up at its start what only [`AgentMode::Full`] needs.
+    pub fn with_views_only(mut self, views_only: bool) -> Self {
+        if views_only && self.mode == AgentMode::Full {
+            tracing::warn!("mode = \"full\": the agent was started for views alone: restart it");
+            self.mode = AgentMode::Views;
+            self.switch_off_all_but_views();
+            self.alerts.journald = false;
+            self.hooks.clear();
+        }
+        self
+    }
+
     /// The same with every governor that is not off carrying out what it decides, where `enforce` asks for it.
     pub fn with_enforcement(mut self, enforce: bool) -> Self {
         for mode in [&mut self.disk.mode, &mut self.memory.mode] {
@@ -337,15 +349,15 @@ impl AgentConfig {
 }
 
 /// Keys that ask for what [`AgentMode::Views`] leaves out, and what they may say beside it.
-const BEYOND_VIEWS: [(&str, &[&str], &str); 8] = [
-    ("sense", &["tier"], "files"),
-    ("disk", &["mode"], "off"),
-    ("memory", &["mode"], "off"),
-    ("doctor", &["enabled"], "false"),
-    ("alerts", &["journald"], "false"),
-    ("hooks", &[], ""),
-    ("probes", &[], ""),
-    ("probe", &[], ""),
+const BEYOND_VIEWS: [(&str, &[&str], &[&str]); 8] = [
+    ("sense", &["tier"], &["files", "auto"]),
+    ("disk", &["mode"], &["off"]),
+    ("memory", &["mode"], &["off"]),
+    ("doctor", &["enabled"], &["false"]),
+    ("alerts", &["journald"], &["false"]),
+    ("hooks", &[], &[]),
+    ("probes", &[], &[]),
+    ("probe", &[], &[]),
 ];
 
 /// Refuses a file that says `mode = "views"` and asks for more.
@@ -356,7 +368,7 @@ fn refuse_beside_views(file: &toml::Table) -> Result<()> {
         let said = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let key = [&[key], below].concat().join(".");
         ensure!(
-            said == harmless || value.as_array().is_some_and(Vec::is_empty),
+            harmless.contains(&said.as_str()) || value.as_array().is_some_and(Vec::is_empty),
             "{key}: mode = \"views\" leaves that out: remove {key}, or write mode = \"full\""
         );
     }
@@ -465,6 +477,9 @@ mod tests {
         assert_eq!((config.disk.mode, config.memory.mode), (GovernorMode::Off, GovernorMode::Off));
         assert!(!config.doctor.enabled && !config.notifies_memory_pressure());
         assert_eq!(config.sense.tier, SensorTierSetting::Files);
+        assert!(AgentConfig::parse("mode = \"views\"\n[sense]\ntier = \"auto\"").is_ok());
+        let later = AgentConfig::parse("[[hooks]]\nwebhook = \"http://a\"").unwrap().with_views_only(true);
+        assert!(later.mode == AgentMode::Views && later.hooks.is_empty() && !later.doctor.enabled);
         for (more, key) in [
             ("[disk]\nmode = \"observe\"", "disk.mode"),
             ("[memory]\nmode = \"enforce\"", "memory.mode"),

@@ -443,7 +443,7 @@ fn fewer_cpus_show_in_files_that_only_they_change() {
     let texts = |paths: &[_]| paths.iter().map(|path| std::fs::read(path).unwrap()).collect::<Vec<_>>();
     let before = (texts(&there[..1]), texts(&lists));
     let shown = |version: u64| {
-        assert_eq!(agent.ask(&format!("narrow 0 {version}")), "true");
+        assert_eq!(agent.ask(&format!("narrow 0 {version} 0 1")), "true");
         (texts(&there), texts(&lists))
     };
     let narrow = shown(2);
@@ -460,6 +460,26 @@ fn fewer_cpus_show_in_files_that_only_they_change() {
     assert_eq!(narrow.0, there.iter().map(rendered).collect::<Vec<_>>());
     assert_ne!((&narrow.0[..1], &narrow.1), (&before.0[..], &before.1));
     assert!(narrow.1.iter().all(|text| text.starts_with(b"0\n")), "{:?}", narrow.1);
+}
+
+#[test]
+fn a_cpu_that_comes_back_shows_nothing_of_before() {
+    let (agent, _watchdog) = agent!(1, 0);
+    let name = "sys/devices/system/cpu/cpu1/topology/core_siblings_list";
+    // Held, so that its inode stays.
+    let Ok(held) = File::open(agent.view(0).join(name)) else {
+        return println!("skipped: this machine has one CPU");
+    };
+    let text = || {
+        let mut text = vec![0; 4096];
+        let len = held.read_at(&mut text, 0).unwrap();
+        String::from_utf8(text[..len].to_vec()).unwrap()
+    };
+    let first = text();
+    for (version, cpus) in [(2, "0 1"), (3, "1 2")] {
+        assert_eq!(agent.ask(&format!("narrow 0 {version} {cpus}")), "true");
+    }
+    assert_ne!(text(), first, "as with both CPUs");
 }
 
 #[test]

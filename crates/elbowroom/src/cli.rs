@@ -264,6 +264,9 @@ pub(crate) struct AgentChildArgs {
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) govern: GovernArgs,
+    /// The agent has only the rights that views need.
+    #[arg(long)]
+    pub(crate) views_only: bool,
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
 }

@@ -170,12 +170,16 @@ fn run_agent(run_dir: &Path, args: &cli::AgentArgs) -> Result<()> {
     child_args.extend((0..args.verbose).map(|_| "-v".into()));
     let config = config.with_only(args.govern.only.as_deref());
     let (api, mode) = (config.api.enabled, config.mode);
+    if mode == AgentMode::Views {
+        child_args.push("--views-only".into());
+    }
     let supervisor = SupervisorArgs { policy_args: child_args, api, mode, ..SupervisorArgs::new(run_dir) };
     supervisor::main(supervisor, || policy::can_sense(config, run_dir))
 }
 
 fn run_policy(run_dir: &Path, child: &cli::AgentChildArgs) -> Result<()> {
     let config = config::AgentConfig::load(child.config.as_deref())?
+        .with_views_only(child.views_only)
         .with_enforcement(child.govern.enforce)
         .with_only(child.govern.only.as_deref());
     if let Some(because) = config.exposure(child.config.as_deref()) {

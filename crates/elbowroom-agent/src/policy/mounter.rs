@@ -331,11 +331,7 @@ fn attach(
                 Ok(false) => missing.push(format!("{}: there is no place for it", mount::PAGE_TARGET)),
                 Err(error) => missing.push(error.to_string()),
             }
-            MountOutcome::Attached {
-                missing,
-                anew: attached.mounted > 0,
-                is_starting: attached.is_starting,
-            }
+            MountOutcome::Attached { missing, anew: attached.mounted > 0, is_starting: attached.is_starting }
         }
         Err(e) => mount_failed(e),
     }

@@ -40,7 +40,7 @@ impl PendingLimits {
         let Self { waiting, in_flight: in_hand, last_sent: given } = self;
         let is_due = |(place, cap): &(&GroupDisk, &Cap)| {
             let may_follow = |(at, last): &(Micros, Cap)| {
-                let is_cut = cap.max != last.max && cap.max.min(last.max) == cap.max;
+                let is_cut = cap.max.min(last.max) != last.max;
                 is_cut || now.saturating_sub(*at) >= MIN_INTERVAL
             };
             !in_hand.contains(place) && given.get(place).is_none_or(may_follow)

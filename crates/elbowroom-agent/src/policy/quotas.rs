@@ -123,7 +123,7 @@ impl PolicyLoop {
             let is_stuck = self.probes.is_stuck(*id);
             for (topic, is_over) in [
                 (QuotaTopic::Reads, reads.contains(&resident.slot)),
-                (QuotaTopic::Mappings, mappings.contains(&resident.slot)),
+                (QuotaTopic::Mappings, mappings.contains(&self.publisher.tenant(resident.slot))),
                 (QuotaTopic::Probes, is_stuck),
             ] {
                 if is_over {

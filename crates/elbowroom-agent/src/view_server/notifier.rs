@@ -62,6 +62,8 @@ pub(super) struct OldPages {
     pub(super) mask: u64,
     /// All, also those that have no bit.
     pub(super) every: bool,
+    /// Whether that is the agent's doing alone, or the host's, and so not on the tenant's account.
+    is_own: bool,
     /// Whose container it is.
     tenant: u64,
     /// When it was asked for.
@@ -80,8 +82,6 @@ struct DropAccount {
 #[derive(Clone, Copy)]
 struct Slowness {
     last: Instant,
-    /// Its container that did.
-    slot: SlotHandle,
     /// Whether that was work, and no wait for a page that is being read.
     is_work: bool,
 }
@@ -104,6 +104,16 @@ impl DropQueue {
         });
         old.mask |= mask;
         old.every |= every;
+        old.is_own = false;
+    }
+
+    /// Adds all pages of a container, because of the agent's doing or the host's.
+    pub(super) fn push_own(&mut self, slot: SlotHandle, tenant: u64) {
+        let is_alone = ![&self.quick, &self.slow].iter().any(|lane| lane.pages.contains_key(&slot));
+        self.push(slot, tenant, 0, true);
+        for lane in [&mut self.quick, &mut self.slow] {
+            lane.pages.get_mut(&slot).into_iter().for_each(|old| old.is_own = is_alone);
+        }
     }
 
     /// Adds the name of a container that is gone, and forgets its pages.
@@ -137,10 +147,9 @@ impl DropQueue {
         self.slowness(tenant).is_some_and(|slowness| slowness.is_work)
     }
 
-    /// The containers because of which their tenants' pages come late: of each tenant, the last one.
-    pub(super) fn slow(&self) -> impl Iterator<Item = SlotHandle> {
-        let slow = self.accounts.values().filter_map(|account| account.slow);
-        slow.filter(|slowness| slowness.is_work).map(|slowness| slowness.slot)
+    /// The tenants whose pages come late because of what they make.
+    pub(super) fn slow(&self) -> impl Iterator<Item = u64> {
+        self.accounts.keys().copied().filter(|tenant| self.makes_work(*tenant))
     }
 
     fn ticket(&mut self) -> u64 {
@@ -183,13 +192,7 @@ impl DropQueue {
 
     /// Notes how long the pages of a tenant's container took, and how much of that was this thread's work; true if the tenant is slow since
     /// now.
-    fn took(
-        &mut self,
-        (slot, tenant): (SlotHandle, u64),
-        now: Instant,
-        elapsed: Duration,
-        cpu: Duration,
-    ) -> bool {
+    fn took(&mut self, tenant: u64, now: Instant, elapsed: Duration, cpu: Duration) -> bool {
         let is_over = |slow: Slowness| now.saturating_duration_since(slow.last) > SLOW_FOR;
         self.accounts.retain(|_, account| account.paid_at > now || !account.slow.is_none_or(is_over));
         let account = self.accounts.entry(tenant).or_insert(DropAccount { paid_at: now, slow: None });
@@ -198,7 +201,7 @@ impl DropQueue {
         let before = account.slow;
         if elapsed >= SLOW_DROP || owes {
             let is_work = owes || before.is_some_and(|before| before.is_work);
-            account.slow = Some(Slowness { last: now, slot, is_work });
+            account.slow = Some(Slowness { last: now, is_work });
         }
         let is_slow_now = before.is_none() && account.slow.is_some();
         if is_slow_now {
@@ -320,8 +323,9 @@ impl NotifierShared {
                 let (begin, cpu) = (Instant::now(), thread_cpu_time());
                 let dropped = self.drop_old(slot, old, thread);
                 let (now, cpu) = (Instant::now(), thread_cpu_time().saturating_sub(cpu));
+                let cpu = if old.is_own { Duration::ZERO } else { cpu };
                 let mut work = lock(&self.queue);
-                if work.drops.took((slot, old.tenant), now, now - begin, cpu) {
+                if work.drops.took(old.tenant, now, now - begin, cpu) {
                     self.tell_slow(slot, now - begin, work);
                 }
                 self.wake_slow.notify_one();
@@ -411,7 +415,7 @@ mod tests {
         quick(&mut queue);
         // What comes while its thread is at it goes with it.
         queue.push(slot(1), 1, 2, false);
-        assert!(queue.took((slot(1), 1), begin, 500 * MS, 100 * MS));
+        assert!(queue.took(1, begin, 500 * MS, 100 * MS));
         queue.push(slot(1), 1, 4, false);
         queue.push(slot(2), 2, 1, false);
         assert_eq!([quick(&mut queue), quick(&mut queue)], [Some((2, 1)), None]);
@@ -420,11 +424,26 @@ mod tests {
         assert_eq!((served, old.mask), (slot(1), 6));
         // It is quick again: after a minute it counts as the others.
         for (after, is_slow) in [(3, true), (59, true), (61, false)] {
-            assert!(!queue.took((slot(1), 1), begin + 1_000 * after * MS, MS, MS));
+            assert!(!queue.took(1, begin + 1_000 * after * MS, MS, MS));
             assert_eq!(queue.slow().count() == 1, is_slow, "{after}");
         }
-        assert!(!queue.took((slot(2), 2), begin, 9 * MS, MS));
+        assert!(!queue.took(2, begin, 9 * MS, MS));
         assert_eq!(queue.slow().count(), 0);
+    }
+
+    #[test]
+    fn what_the_agent_itself_makes_old_is_on_nobodys_account() {
+        let mut queue = DropQueue::default();
+        let own = |queue: &mut DropQueue| match queue.take_quick() {
+            Some(Job::Pages(_, old)) => old.every && old.is_own,
+            _ => panic!("there is one"),
+        };
+        queue.push_own(slot(1), 1);
+        queue.push_own(slot(2), 2);
+        queue.push(slot(2), 2, 1, false);
+        queue.push(slot(3), 3, 1, false);
+        queue.push_own(slot(3), 3);
+        assert_eq!([own(&mut queue), own(&mut queue), own(&mut queue)], [true, false, false]);
     }
 
     #[test]
@@ -453,7 +472,7 @@ mod tests {
             if now > end {
                 break;
             }
-            queue.took((slot(serial), 1), now, 9 * MS, 9 * MS);
+            queue.took(1, now, 9 * MS, 9 * MS);
             used += 9 * MS;
             now += 9 * MS;
             queue.finished(&job);
@@ -465,7 +484,7 @@ mod tests {
         queue.push(slot(2), 2, 1, false);
         assert_eq!(quick(&mut queue), Some((2, 1)));
         // Nothing is left of them.
-        queue.took((slot(2), 2), now + 2 * SLOW_FOR, MS, MS);
+        queue.took(2, now + 2 * SLOW_FOR, MS, MS);
         assert_eq!(queue.accounts.len(), 1);
     }
 

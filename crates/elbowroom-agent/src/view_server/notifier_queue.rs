@@ -66,6 +66,14 @@ impl NotifierShared {
         self.wake_slow.notify_one();
     }
 
+    /// Has all pages of a container dropped, because of the agent's doing or the host's.
+    pub(super) fn push_own(&self, slot: SlotHandle) {
+        let tenant = self.slots.tenant(slot);
+        lock(&self.queue).drops.push_own(slot, tenant);
+        self.wake.notify_one();
+        self.wake_slow.notify_one();
+    }
+
     pub(super) fn drop_pages(
         &self,
         slot: SlotHandle,

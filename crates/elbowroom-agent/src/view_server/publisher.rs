@@ -212,8 +212,9 @@ impl Publisher {
         if before.is_some() {
             self.view_shapes.insert(slot, shape);
         }
-        if grown {
-            // Sizes are cached also of files that were only looked up.
+        // Sizes are cached also of files that were only looked up. And what CPUs that come back showed before they went may be cached still:
+        // the bits of then were taken without them.
+        if grown || before.is_some_and(|before| !shape.is_within(&before)) {
             self.shared.push(slot, 0, true);
         }
         let mask = match dirty {
@@ -243,7 +244,7 @@ impl Publisher {
                 let mut sizes = [0; 64];
                 sizes[usize::from(bit)] = longest;
                 self.shared.slots.grow(slot, &sizes);
-                self.shared.push(slot, 0, true);
+                self.shared.push_own(slot);
             }
         }
     }
@@ -286,9 +287,14 @@ impl Publisher {
         self.shared.slots.take_overuse()
     }
 
-    /// The containers whose pages come late because of how they map them.
-    pub(crate) fn slow(&self) -> Vec<SlotHandle> {
+    /// The tenants whose pages come late because of how they map them.
+    pub(crate) fn slow(&self) -> Vec<u64> {
         lock(&self.shared.queue).drops.slow().collect()
+    }
+
+    /// The tenant of a container, as [`Self::add`] was told.
+    pub(crate) fn tenant(&self, slot: SlotHandle) -> u64 {
+        self.shared.slots.tenant(slot)
     }
 
     /// Waits until everything published so far is what the next read of any process shows, but of containers that map their pages too
@@ -346,7 +352,7 @@ impl Publisher {
                 self.view_shapes.insert(*slot, ViewShape::of(&snapshot.facts));
             }
         }
-        slots.into_iter().for_each(|slot| self.shared.push(slot, 0, true));
+        slots.into_iter().for_each(|slot| self.shared.push_own(slot));
     }
 }
 

@@ -116,7 +116,10 @@ fn command(publisher: &mut Publisher, slots: &mut [SlotHandle], line: &str) -> S
             .and_then(|()| publisher.flush(Duration::from_secs(10)))
             .map(|flushed| flushed.to_string()),
         Some("narrow") => {
-            let facts = ContainerSnapshot { present: CpuSet::first_n(1), ..facts_of(container, number(2)) };
+            // The CPUs from one to another, which is left out.
+            let [first, end] = [3, 4].map(|word| CpuSet::first_n(number(word) as u32));
+            let facts =
+                ContainerSnapshot { present: end.difference(&first), ..facts_of(container, number(2)) };
             publisher
                 .publish(slots[container], &facts, &times_of(number(2)), Dirty::View)
                 .and_then(|()| publisher.flush(Duration::from_secs(10)))

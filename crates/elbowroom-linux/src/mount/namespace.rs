@@ -139,8 +139,7 @@ impl NamespaceRoot {
             let exe = rustix::fs::openat(&self.process, "exe", flags, Mode::empty())?;
             file_id(exe.as_fd(), Path::new(""))
         };
-        self.is_made
-            || self.pid.is_some() && program().is_ok_and(|file| table.by_id(file.mount).is_some())
+        self.is_made || self.pid.is_some() && program().is_ok_and(|file| table.by_id(file.mount).is_some())
     }
 
     /// Whether it is that of the process that asks.

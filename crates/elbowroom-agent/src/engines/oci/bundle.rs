@@ -92,7 +92,11 @@ fn replace(path: &Path, text: &[u8]) -> anyhow::Result<()> {
 /// machine.
 fn put_in_place(new: &Path, path: &Path) -> std::io::Result<()> {
     match renameat_with(CWD, new, CWD, path, RenameFlags::EXCHANGE) {
-        Ok(()) => std::fs::remove_file(new),
+        // What is left is the old one, which nobody reads.
+        Ok(()) => {
+            let _ = std::fs::remove_file(new);
+            Ok(())
+        }
         Err(_) => std::fs::rename(new, path),
     }
 }
