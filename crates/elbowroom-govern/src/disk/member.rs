@@ -166,7 +166,7 @@ impl DiskMember {
         let band = is_close(max, self.ordered_max, wish.hysteresis) && near(wish.weight, self.weight);
         let soon = self.ordered_at.is_some_and(|at| now >= at && now.saturating_sub(at) < MIN_WRITE_INTERVAL);
         let soon = soon && !wish.is_cut;
-        if (limits && weight) || band || soon {
+        if (limits && weight) || (band && !wish.is_cut) || soon {
             return None;
         }
         let cap = Cap { at: now, group: self.group, disk, max, weight: wish.weight, because: because() };
