@@ -95,6 +95,8 @@ def test_a_container_that_asks_without_pause_costs_neither_the_server_nor_its_ne
         assert len(wrong) < 3, wrong
 
 
+# An emulated CPU is too slow to mount sixteen views in one tenant's part of the mounter's time.
+@pytest.mark.native
 def test_containers_in_a_container_ask_for_no_more_than_one(agent, start, hostile_reads, many, tmp_path):
     """Each has a view of its own; what they ask is on the account of the container that they are in."""
     attacker, neighbour = start("--cpus", str(QUOTA * 3)), start("--memory", "256MiB")
