@@ -20,6 +20,8 @@ use std::sync::mpsc;
 const NOTICE_TIMEOUT: Micros = Micros::millis(200);
 /// A runtime has left the host's root file system this long after its container's first process started.
 const PIVOT_ROOT_GRACE: Micros = Micros::secs(2);
+/// A runtime takes about as long from a container's first process to its program.
+const START_TIME: Micros = Micros::millis(50);
 /// A container has all of its file systems this long after its first process started.
 const SETUP_GRACE: Micros = Micros::secs(10);
 
@@ -235,8 +237,10 @@ impl PolicyLoop {
         resident.attach = resident.attach.after_job(outcome, timer::now());
         // Again when it is twice as old.
         let age = resident.found_process.map(|(_, started)| timer::now_boot().saturating_sub(started));
-        if let Some(age) = age.filter(|age| is_starting || mounts_late && *age < SETUP_GRACE) {
-            resident.attach.look_again(timer::now(), age.min(SETUP_GRACE), is_starting);
+        if is_starting {
+            resident.attach.look_again(timer::now(), age.unwrap_or_default().max(START_TIME), true);
+        } else if let Some(age) = age.filter(|age| mounts_late && *age < SETUP_GRACE) {
+            resident.attach.look_again(timer::now(), age, false);
         }
         if resident.attach == AttachState::Disabled(DETACHED) {
             resident.retire_page();

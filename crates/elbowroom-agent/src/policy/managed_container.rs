@@ -81,7 +81,7 @@ impl AttachState {
         }
     }
 
-    /// Where files are missing, or `is_starting`, it is to be looked at again after that pause.
+    /// Where files are missing, or `is_starting`, the view is to be looked at again after that pause.
     pub(super) fn look_again(&mut self, now: Micros, pause: Micros, is_starting: bool) {
         if let Self::Done { missing, look_at } = self
             && (is_starting || !missing.is_empty())
@@ -104,6 +104,12 @@ impl AttachState {
     pub(super) fn after_job(&self, outcome: MountOutcome, now: Micros) -> Self {
         match (outcome, matches!(self, Self::Disabled(_))) {
             (MountOutcome::Attached { missing, .. }, false) => Self::Done { missing, look_at: None },
+            // A look at a view that is mounted.
+            (MountOutcome::Slow | MountOutcome::Failed(_), false) if matches!(self, Self::Done { .. }) => {
+                let mut again = self.clone();
+                again.look_again(now, RETRY_MAX, true);
+                again
+            }
             (MountOutcome::NotReady(why), false) => self.retry(now, why.to_owned()),
             (MountOutcome::Slow, false) => self.retry(now, SLOW.to_owned()),
             (MountOutcome::Slow, true) => self.clone(),

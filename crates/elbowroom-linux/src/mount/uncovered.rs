@@ -8,12 +8,14 @@
 //! **Approach.** Where the container's own proc was whole but for views, the same is mounted again on a directory of the view that
 //! no listing names; sysfs alike. An engine that masks paths has taken this away itself, and then nothing is mounted: it would
 //! show what was masked. Engines mask last, after hooks and after `pivot_root`: until the container's own program runs nothing is
-//! mounted either. The place is part of the view, so that the copies go when the view goes.
+//! mounted either. No walk reaches the copies: an empty directory covers them, because what a container starts in itself may have `/sys` of
+//! it, with all that is mounted in there, and be masked elsewhere. The kernel asks only what is mounted. The place is part of the view, so that the copies go when the view goes.
 
-use super::MountError;
+use super::detach::unmount_exactly;
 use super::mount_calls::{copy_mount, move_mount, open_target};
 use super::namespace::NamespaceRoot;
 use super::plan::is_view;
+use super::{MountError, SOURCE};
 use crate::mountinfo::{MountEntry, MountTable};
 use rustix::fd::AsFd;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
@@ -24,6 +26,8 @@ const KEPT: [(&str, &str); 2] = [
     ("proc", "/sys/devices/system/cpu/.elbowroom/proc"),
     ("sysfs", "/sys/devices/system/cpu/.elbowroom/sys"),
 ];
+/// Over both an empty directory is mounted.
+const COVER: &str = "/sys/devices/system/cpu/.elbowroom";
 
 /// Directories that are always empty, below where their file system is mounted: what is mounted on them hides nothing
 /// (`sysfs_create_mount_point`, `proc_create_mount_point`, `register_sysctl_mount_point`).
@@ -61,6 +65,9 @@ enum Visibility {
 /// Mounts proc and sysfs again where the container needs that; `before` is its mount table, with views or without. Safe to call again,
 /// and to be called again where it says `false`: then a part may still be masked.
 pub(super) fn keep(place: &NamespaceRoot, before: &MountTable) -> Result<bool, MountError> {
+    if KEPT.iter().any(|(fstype, _)| shows_masked(before, fstype)) {
+        take_away(place, before)?;
+    }
     // Most containers have masked paths, and end here.
     let is_candidate = |mount: &MountEntry| {
         KEPT.iter().any(|(fstype, _)| mount.fstype == *fstype)
@@ -74,26 +81,50 @@ pub(super) fn keep(place: &NamespaceRoot, before: &MountTable) -> Result<bool, M
         return Ok(false);
     }
     let table = place.table()?;
-    for (fstype, target) in KEPT {
-        let target = Path::new(target);
-        if let Some(copy) = shows_masked(&table, fstype) {
-            place.enter(|unmounter| {
-                let copy = open_target(place, target, copy.id)?;
-                unmounter.unmount(copy.as_fd()).map_err(|errno| MountError::of("umount2", target, errno))
-            })?;
-        }
-        let Some(mount) = behind_views(&table, fstype) else { continue };
-        let Some(view) = table.visible(target).filter(|below| is_view(below)) else { continue };
-        place.enter(|unmounter| {
-            let error = |call| move |errno| MountError::of(call, target, errno);
-            let fd = open_target(place, &mount.mount_point, mount.id)?;
-            let copy = copy_mount(&fd, OpenTreeFlags::empty()).map_err(error("open_tree"))?;
-            let on = open_target(place, target, view.id)?;
-            move_mount(&copy, &on, MoveMountFlags::empty()).map_err(error("move_mount"))?;
-            unmounter.make_private(copy.as_fd()).map_err(error("mount"))
-        })?;
+    let Some(view) = table.visible(Path::new(COVER)).filter(|view| is_view(view)) else { return Ok(true) };
+    let kept = KEPT.map(|(fstype, target)| Some((behind_views(&table, fstype)?, Path::new(target))));
+    let kept: Vec<(&MountEntry, &Path)> = kept.into_iter().flatten().collect();
+    // What is covered already stays as it is.
+    if kept.is_empty() || view.mount_point == Path::new(COVER) {
+        return Ok(true);
     }
+    place.enter(|unmounter| {
+        let error = |call, target| move |errno| MountError::of(call, target, errno);
+        let cover_target = Path::new(COVER);
+        // Before they are covered; and covered before there is anything in them, so that no walk ever gets there.
+        let open = |(mount, target): &(&MountEntry, &'static Path)| {
+            let from = open_target(place, &mount.mount_point, mount.id)?;
+            Ok((from, open_target(place, target, view.id)?, *target))
+        };
+        let opened = kept.iter().map(open).collect::<Result<Vec<_>, MountError>>()?;
+        let on = open_target(place, cover_target, view.id)?;
+        let empty = &opened.first().expect("there is one").1;
+        let cover = copy_mount(empty, OpenTreeFlags::empty()).map_err(error("open_tree", cover_target))?;
+        move_mount(&cover, &on, MoveMountFlags::empty()).map_err(error("move_mount", cover_target))?;
+        let mut result = unmounter.make_private(cover.as_fd()).map_err(error("mount", cover_target));
+        for (from, on, target) in &opened {
+            result = result.and_then(|()| {
+                let copy = copy_mount(from, OpenTreeFlags::empty()).map_err(error("open_tree", *target))?;
+                move_mount(&copy, on, MoveMountFlags::empty()).map_err(error("move_mount", *target))?;
+                unmounter.make_private(copy.as_fd()).map_err(error("mount", *target))
+            });
+        }
+        if result.is_err() {
+            let _ = unmounter.unmount(cover.as_fd());
+        }
+        result
+    })?;
     Ok(true)
+}
+
+/// Takes the cover and the copies away.
+fn take_away(place: &NamespaceRoot, table: &MountTable) -> Result<(), MountError> {
+    let is_cover = |mount: &&MountEntry| is_view(mount) && mount.mount_point == Path::new(COVER);
+    let ours: Vec<&MountEntry> =
+        table.iter().filter(is_cover).chain(table.iter().filter(|mount| is_kept(mount))).collect();
+    place.enter(|unmounter| {
+        ours.into_iter().try_for_each(|mount| unmount_exactly(place, unmounter, mount).map(drop))
+    })
 }
 
 /// Whether [`keep`] has mounted it.
@@ -113,12 +144,12 @@ fn behind_views<'a>(table: &'a MountTable, fstype: &str) -> Option<&'a MountEntr
     of_type().find(|mount| shows(mount, Visibility::BehindViews) && is_reached(mount))
 }
 
-/// A copy of one of which a part is masked by now.
-fn shows_masked<'a>(table: &'a MountTable, fstype: &str) -> Option<&'a MountEntry> {
+/// Whether there is a copy of one of which a part is masked by now.
+fn shows_masked(table: &MountTable, fstype: &str) -> bool {
     let (copies, others): (Vec<_>, Vec<_>) =
         table.iter().filter(|mount| mount.fstype == fstype).partition(|mount| is_kept(mount));
     let shows_all = |mount: &&MountEntry| visibility(table, mount) != Visibility::Partial;
-    copies.into_iter().next_back().filter(|_| !others.iter().any(shows_all))
+    !copies.is_empty() && !others.iter().any(shows_all)
 }
 
 fn visibility(table: &MountTable, mount: &MountEntry) -> Visibility {
@@ -130,7 +161,10 @@ fn visibility(table: &MountTable, mount: &MountEntry) -> Visibility {
         !inside.is_ok_and(|inside| EMPTY_DIRECTORIES.iter().any(|empty| inside == Path::new(empty)))
     };
     let hiding: Vec<&MountEntry> = table.mounted_on(mount.id).filter(hides).collect();
-    match hiding.iter().all(|child| is_view(child)) {
+    // What is mounted on a view hides a part as well.
+    let is_ours = |on: &MountEntry| on.source == Path::new(SOURCE) || is_kept(on);
+    let only_view = |child: &&MountEntry| is_view(child) && table.mounted_on(child.id).all(is_ours);
+    match hiding.iter().all(only_view) {
         _ if hiding.is_empty() => Visibility::Whole,
         true => Visibility::BehindViews,
         false => Visibility::Partial,
@@ -173,6 +207,8 @@ mod tests {
         assert_eq!(kept(&kcore), [None, Some(12)]);
         let firmware = format!("{VIEWS}40 12 0:50 / /sys/firmware ro - tmpfs tmpfs ro\n");
         assert_eq!(kept(&firmware), [Some(11), None]);
+        let on_view = format!("{VIEWS}40 30 0:50 /null /proc/stat rw - tmpfs tmpfs rw\n");
+        assert_eq!(kept(&on_view), [None, Some(12)]);
         let read_only = format!("{VIEWS}40 11 0:2 /sys /proc/sys ro - proc proc rw\n");
         assert_eq!(kept(&read_only), [None, Some(12)]);
     }
@@ -187,11 +223,11 @@ mod tests {
         let copies = format!("{VIEWS}{COPIES}");
         let known = |more: &str| {
             let table = table(&format!("{copies}{more}"));
-            KEPT.map(|(fstype, _)| shows_masked(&table, fstype).map(|mount| mount.id))
+            KEPT.map(|(fstype, _)| shows_masked(&table, fstype))
         };
-        assert_eq!(known(""), [None, None]);
-        assert_eq!(known("60 11 0:50 /null /proc/kcore rw - tmpfs tmpfs rw\n"), [Some(50), None]);
-        assert_eq!(known("60 12 0:50 / /sys/firmware ro - tmpfs tmpfs ro\n"), [None, Some(51)]);
+        assert_eq!(known(""), [false, false]);
+        assert_eq!(known("60 11 0:50 /null /proc/kcore rw - tmpfs tmpfs rw\n"), [true, false]);
+        assert_eq!(known("60 12 0:50 / /sys/firmware ro - tmpfs tmpfs ro\n"), [false, true]);
     }
 
     #[test]
