@@ -155,7 +155,7 @@ def test_a_throttled_container_is_told_of_until_it_ends(agent, docker):
     assert [line for line in metric if line.endswith(" 1")] == [line for line in metric if 'status="throttled"' in line]
     # The doctor begins with that, and has the files that show it.
     doctor = json.loads(agent.cli("doctor", name, "--format", "json").stdout)
-    assert [doctor["verdict"][key] for key in ("status", "command")] == ["throttled", throttled["verdict"]["command"]], doctor
+    assert [doctor["verdict"][key] for key in ("status", "command")] == ["throttled", verdict["command"]], doctor
     assert "cpu-throttled" in [finding["check"] for finding in doctor["findings"]] and not doctor["healthy"], doctor
     docker.call("rm", "--force", name)
     eventually(lambda: not alerts(agent, name)[0] and alerts(agent, name)[1])
