@@ -129,7 +129,10 @@ fn deposed_in_the_middle_of_a_change_a_holder_says_what_is_in_force() {
         assert_eq!(holder.ask("again"), "Written", "what the guard wrote is no foreign value");
     }
     // How many system calls a holder makes after its last look is a matter of its allocator and of the kernel.
-    assert!(revoked > 20 / stride() && revoked > late, "{revoked} revoked, {late} too late to say so");
+    assert!(
+        revoked > 20 / stride() && revoked > late,
+        "{revoked} revoked, {late} too late to say so, {stops} stops"
+    );
 }
 
 /// Watches holders until all are deposed.
