@@ -235,8 +235,10 @@ mod tests {
         check(5899, wish(9000), None);
         check(5900, wish(9000), Some(reads(9000)));
         check(6000, DesiredLimit { is_cut: true, ..wish(4000) }, Some(reads(4000)));
-        check(6899, DesiredLimit::NONE, None);
-        check(6900, DesiredLimit::NONE, Some(IoMax::MAX));
+        // However small.
+        check(6100, DesiredLimit { is_cut: true, ..wish(3990) }, Some(reads(3990)));
+        check(6999, DesiredLimit::NONE, None);
+        check(7000, DesiredLimit::NONE, Some(IoMax::MAX));
         check(9000, DesiredLimit::NONE, None);
     }
 
