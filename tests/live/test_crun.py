@@ -27,10 +27,10 @@ def ready(new_agent):
     return new_agent(containers=f'attach = false\ncgroups = ["/{OWN}-*"]').start()
 
 
-def sees_its_limit(way, runtime):
-    _, done = way.run(runtime)
-    assert done.returncode == 0, done
-    return f"{MEMORY >> 10} kB" in done.stdout
+def check_limit(run, runtime, seen):
+    """What a container's first instruction says of its memory."""
+    _, done = run(runtime)
+    assert done.returncode == 0 and (f"{MEMORY >> 10} kB" in done.stdout) == seen, done
 
 
 def test_a_running_container_is_given_its_view(new_agent, crun, tmp_path):
@@ -47,8 +47,8 @@ def test_a_running_container_is_given_its_view(new_agent, crun, tmp_path):
 
 def test_a_hook_gives_the_first_instruction_its_view(ready, crun, binary, run_dir, tmp_path):
     hook = [Path(binary).with_name("elbowroom-runtime"), "hook", "--run-dir", run_dir]
-    assert sees_its_limit(RuncWay(tmp_path, hook), crun)
-    assert not sees_its_limit(RuncWay(tmp_path), crun), "without the hook there is none"
+    check_limit(RuncWay(tmp_path, hook).run_in_time, crun, True)
+    check_limit(RuncWay(tmp_path).run, crun, False)
     eventually(lambda: not list(cgroup.ROOT.glob(f"{OWN}-*")))
 
 
@@ -58,8 +58,9 @@ def test_the_wrapper_runs_crun_and_gives_the_first_instruction_its_view(ready, c
     below.write_text(f'#!/bin/sh\necho "$@" >> {ran}\nexec {crun} "$@"\n')
     wrapper.chmod(0o755)
     below.chmod(0o755)
-    assert sees_its_limit(RuncWay(tmp_path), wrapper)
+    check_limit(RuncWay(tmp_path).run_in_time, wrapper, True)
     assert " run " in ran.read_text() or " create " in ran.read_text()
     assert ready.stop() == 0
-    assert not sees_its_limit(RuncWay(tmp_path / "without"), wrapper), "without an agent it starts as ever"
+    # Without an agent it starts as ever.
+    check_limit(RuncWay(tmp_path / "without").run, wrapper, False)
     eventually(lambda: not list(cgroup.ROOT.glob(f"{OWN}-*")))

@@ -4,6 +4,8 @@
 #[path = "../../elbowroom-linux/tests/rig/mod.rs"]
 mod rig;
 
+mod program;
+
 use elbowroom_linux::bpf::TrackedHierarchy;
 use elbowroom_linux::cgroup::{CgroupController, CgroupVersion};
 use elbowroom_linux::containers::ContainerSelector;
@@ -77,13 +79,7 @@ fn said(output: &mut BufReader<ChildStdout>) -> String {
 
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("faults");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/programs/faults.c");
-        let status = Command::new("cc").args(["-O1", "-static", "-o"]).arg(&path).arg(source).status();
-        assert!(status.expect("a C compiler is there").success());
-        path
-    })
+    PROGRAM.get_or_init(|| program::compiled("faults", &["-O1", "-static"]))
 }
 
 /// A file with as many pages as the cases want, all of them in memory. Written page by page: what is written at once may lie

@@ -1,5 +1,7 @@
 //! Page tables of real processes, read both ways, against what the processes have made of them.
 
+mod program;
+
 use elbowroom_profile::pages::measure::{PageTableReader, PageTableSnapshot, PageTableSource, PagesError};
 use elbowroom_profile::pages::model::{AreaKind, EntryCounts};
 use std::io::{BufRead, BufReader};
@@ -69,13 +71,7 @@ impl Drop for Running {
 
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pages");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/programs/pages.c");
-        let status = Command::new("cc").args(["-O1", "-o"]).arg(&path).arg(source).status();
-        assert!(status.expect("a C compiler is there").success());
-        path
-    })
+    PROGRAM.get_or_init(|| program::compiled("pages", &["-O1"]))
 }
 
 /// The ways that work here; why the others do not is printed.
