@@ -52,7 +52,7 @@ run: ## build, and watch three containers share this machine (20 s)
 	@$(MAKE) --no-print-directory build
 	@tools/demo
 
-test: ## everything: check, live and vm-test
+test: ## everything: check, live and vm-test (an hour)
 	@tools/setup test vm
 	@$(MAKE) --no-print-directory check live vm-test
 
@@ -83,7 +83,7 @@ gpu: build ## the tracing library of `profile gpu` and its benchmarks, and their
 	@tools/setup gpu
 	$(MAKE) --directory gpu check ELBOWROOM=../$(BINARY)
 
-check: ## format, lints, unit and property tests; needs no root
+check: ## format, lints, unit and property tests (6 min in a clean clone, on two CPUs); needs no root
 	@tools/setup check
 	cargo fmt --all --check
 	tools/house
@@ -99,12 +99,12 @@ check: ## format, lints, unit and property tests; needs no root
 setup-test:
 	@tools/setup test
 
-live: setup-test build java ## tests with real containers on this machine; root
+live: setup-test build java ## tests with real containers on this machine (25 min); root
 	$(MAKE) --directory java check
 	cargo test --workspace --locked --quiet --features elbowroom-linux/bpf,elbowroom-profile/bpf --test bpf --test profile_pages --test profile_faults
 	$(PYTEST) --ignore tests/live/test_api_fuzz.py tests/live
 
-vm-test: build ## part of it on cgroup v2, Linux 6.12 and 6.1, with 1 to 16 CPUs; root
+vm-test: build ## part of it on cgroup v2, Linux 6.12 and 6.1, with 1 to 16 CPUs (20 min); root
 	@tools/setup vm
 	tests/vm/run
 
