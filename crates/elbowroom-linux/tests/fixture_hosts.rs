@@ -402,6 +402,24 @@ fn a_container_renamed_keeps_its_id_and_gets_its_name() {
 }
 
 #[test]
+fn cpus_that_are_plugged_are_told_of_long_before_a_rescan() {
+    let (host, mut sensor, _) = open(HYBRID);
+    host.write("sys/devices/system/cpu/online", "0\n").unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    let told = loop {
+        let node = sensor.changes().into_iter().find_map(|event| match event {
+            HostEvent::Node(node) => Some(node),
+            _ => None,
+        });
+        if node.is_some() || Instant::now() > until {
+            break node;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(told.map(|node| node.online.count()), Some(1));
+}
+
+#[test]
 fn a_host_without_what_everything_depends_on_is_refused_with_the_file() {
     for (file, word) in [("proc/meminfo", "meminfo"), ("sys/devices/system/cpu/online", "online")] {
         let host = Fixture::new(&HYBRID.replace(&format!("-- {file} --"), "-- renamed --")).unwrap();

@@ -118,6 +118,9 @@ pub enum SensorError {
     Watch(rustix::io::Errno),
 }
 
+/// How often it is looked which CPUs are online.
+const ONLINE_PERIOD: Duration = Duration::from_secs(1);
+
 /// The machine's eyes. One thread owns it.
 #[derive(Debug)]
 pub struct Sensor {
@@ -148,6 +151,7 @@ pub struct Sensor {
     /// When everything was last looked at, and how long that took.
     scanned_all: (Instant, Duration),
     node_read: Instant,
+    online_read: Instant,
     /// Groups a tick found removed.
     removed: BTreeSet<CgroupId>,
     /// Groups a tick found idle for long, perhaps because no process is in them.
@@ -222,6 +226,7 @@ impl Sensor {
             pending: scan::PendingScans::default(),
             scanned_all: (now, Duration::ZERO),
             node_read: now,
+            online_read: now,
             removed: BTreeSet::new(),
             idle: BTreeSet::new(),
         })
@@ -293,9 +298,15 @@ impl Sensor {
         inodes.filter(|(inode, _)| *inode != 0).map(|(inode, walked)| walked << 60 | inode).collect()
     }
 
-    /// The machine's own facts change when CPUs or memory are plugged; nothing announces it in files.
+    /// The machine's own facts change when CPUs or memory are plugged; nothing announces it in files. Programs start as many threads
+    /// as CPUs are online, so those are looked at more often than the rest.
     fn check_node(&mut self, events: &mut Vec<HostEvent>) {
-        if self.node_read.elapsed() < duration(self.config.rescan) {
+        let mut is_due = self.node_read.elapsed() >= duration(self.config.rescan);
+        if !is_due && self.online_read.elapsed() >= ONLINE_PERIOD {
+            self.online_read = Instant::now();
+            is_due = online(&self.root).is_ok_and(|online| online != self.node.online);
+        }
+        if !is_due {
             return;
         }
         self.node_read = Instant::now();
