@@ -181,3 +181,44 @@ def test_a_question_about_the_network_costs_little_whatever_is_in_the_container(
     print(f"{used / rounds * 1e3:.1f} ms of CPU time a question")
     # To look for its processes in all of its cgroups takes some 50 ms.
     assert used < rounds * 0.01
+
+
+# A container in a container in a container, as deep as an identifier goes, and processes that are in all of them.
+DEPTH, PROCESSES = 60, 1_500
+
+
+def test_a_process_in_many_containers_costs_its_neighbours_nothing(agent, start, many):
+    """The first process of all of them ends again and again, so that another has to be looked for among all processes."""
+    attacker, neighbour = start(), start("--memory", "512MiB")
+    for container in (attacker, neighbour):
+        agent.attached(container)
+    inside, chain = attacker.directory(cgroup.HIERARCHIES[0]), []
+    for level in range(DEPTH):
+        chain.append((chain[-1] if chain else inside) / "lxc.payload.a")
+        many(chain[-1].parent, [chain[-1].name])
+    process = role(agent, "policy")
+
+    def measured(seconds):
+        used, begin, late = cpu_seconds(process), time.monotonic(), []
+        while time.monotonic() < begin + seconds:
+            late.append(follows(neighbour, 300 + len(late)))
+            time.sleep(0.1)
+        return (cpu_seconds(process) - used) / (time.monotonic() - begin), sorted(late)
+
+    eventually(lambda: sum(row["path"].startswith(tuple(f"{path}/" for path in attacker.cgroups)) for row in agent.list()) == DEPTH)
+    quiet, before = measured(4)
+    sleepers = f"for n in $(seq {PROCESSES}); do sleep 1000 & all=\"$all $!\"; done; echo ready"
+    one_by_one = "for pid in $all; do kill $pid; sleep 0.3; done"
+    end = attacker.background("sh", "-c", f"echo 0 >{chain[-1]}/cgroup.procs; {sleepers}; ({one_by_one}) & read end; kill $! $all")
+    try:
+        eventually(lambda: len((chain[-1] / "cgroup.procs").read_text().split()) > PROCESSES, within=60)
+        busy, late = measured(10)
+        begin = time.monotonic()
+        stopped, took = agent.stop(), time.monotonic() - begin
+    finally:
+        end()
+        eventually(lambda: not (chain[-1] / "cgroup.procs").read_text(), within=60)
+    print(f"the neighbour's view follows in {before[-1]:.3f} s, under attack {late[-1]:.3f} s; policy {quiet:.2f} CPUs, {busy:.2f} under attack; stopped in {took:.1f} s")
+    assert busy - quiet < 0.2, (quiet, busy)
+    assert late[-1] < before[-1] + 0.5 * PATIENCE, (before, late)
+    assert stopped == 0 and took < 10 * PATIENCE, (stopped, took)

@@ -28,6 +28,8 @@ struct Host {
     usage: Vec<(CgroupId, Bytes)>,
     counted: BTreeMap<CgroupId, Counted>,
     free: Bytes,
+    /// Whether a user makes what is told of from now on.
+    made_by_user: bool,
 }
 
 impl Host {
@@ -38,7 +40,14 @@ impl Host {
             page_size: Bytes(4096),
             ..NodeProperties::default()
         }));
-        Self { memory, seconds: 0, usage: Vec::new(), counted: BTreeMap::new(), free: Bytes(free * GIB) }
+        Self {
+            memory,
+            seconds: 0,
+            usage: Vec::new(),
+            counted: BTreeMap::new(),
+            free: Bytes(free * GIB),
+            made_by_user: false,
+        }
     }
 
     /// A group with so many GiB in it; a container where it has a name.
@@ -84,6 +93,7 @@ impl Host {
             container,
             limits,
             populated: true,
+            made_by_user: self.made_by_user,
         }))
     }
 
@@ -327,6 +337,20 @@ fn what_its_user_protects_is_its_reservation() {
     // All that it uses, and nothing is to be taken of that.
     assert_eq!(reserved(Some(Max), gib(0)), (3, true));
     assert_eq!(reserved(gib(0), Some(Max)), (3, true));
+}
+
+#[test]
+fn what_a_user_writes_of_his_own_reserves_and_exempts_nothing() {
+    for low in [At(Bytes(60 * GIB)), Max] {
+        let mut host = Host::new(64, 30);
+        host.made_by_user = true;
+        let limits =
+            CgroupSettings { memory_low: Some(low), memory_min: Some(low), ..CgroupSettings::default() };
+        let id = host.group(1, 0, Some("db"), limits, 3);
+        host.pass(10);
+        let status = host.memory.status(id).unwrap();
+        assert_eq!((status.reserve, status.exempt_reason), (Bytes::ZERO, None), "{low:?}");
+    }
 }
 
 #[test]

@@ -203,6 +203,7 @@ fn group(n: usize, program: &Program, limits: CgroupSettings) -> HostEvent {
         container: Some(container),
         limits: CgroupSettings { memory_max: Some(Limit::Max), ..limits },
         populated: true,
+        made_by_user: false,
     })
 }
 

@@ -588,6 +588,9 @@ fn what_a_user_made_is_no_container() {
         let told = Told::open(&config);
         let is = |below: &str| told.group(&rig.path(below)).is_some_and(|group| group.container.is_some());
         assert_eq!((is(&users[0]), is(&below_it), is(&roots)), (users_is, false, true));
+        // Who named it still did not make it.
+        let of_user = |below: &str| told.group(&rig.path(below)).is_some_and(|group| group.made_by_user);
+        assert_eq!((of_user(&users[0]), of_user(&roots)), (users_is, false));
         // Nor is it one for commands that look for themselves.
         let sources = ContainerSources { patterns: config.container_patterns, ..ContainerSources::default() };
         let mut selector = ContainerSelector::open(&sources).unwrap();

@@ -128,7 +128,8 @@ impl NodeSimulator {
             GroupRole::Slice => None,
             GroupRole::Service(program) | GroupRole::Container(program) => Some(program),
         };
-        let group = CgroupProperties { id, parent, path, container, limits, populated: true };
+        let group =
+            CgroupProperties { id, parent, path, container, limits, populated: true, made_by_user: false };
         self.groups.push(SimulatedGroup {
             group: group.clone(),
             program,

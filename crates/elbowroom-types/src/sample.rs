@@ -82,6 +82,10 @@ pub struct CgroupProperties {
     pub limits: CgroupSettings,
     /// Whether it has, or a cgroup below it has, any process. Empty groups compete for nothing.
     pub populated: bool,
+    /// Whether a user made it, to whom a cgroup above was delegated, and writes all of its settings: what it asks others to leave to it
+    /// binds nobody, as in the kernel, which protects no more than the cgroup above may have.
+    #[serde(default)]
+    pub made_by_user: bool,
 }
 
 /// A cgroup's own settings. `None`: the controller is not there or the file cannot be read, which is not `max`.

@@ -91,6 +91,7 @@ fn hostile_event() -> impl Strategy<Value = HostEvent> {
                 container,
                 limits,
                 populated,
+                made_by_user: false,
             })
         },
     );

@@ -2,20 +2,21 @@
 
 use super::facts::apply_start_time;
 use super::log_change;
-use super::managed_container::{AttachState, DETACH_FAILED, DETACHED, ManagedContainer};
+use super::managed_container::{AttachState, DETACH_FAILED, DETACHED};
 use super::mounter::{MountJob, MountOutcome, MountTask, MountTicket, MountWaiter};
 use super::policy_loop::PolicyLoop;
 use super::quotas::QuotaTopic;
 use elbowroom_client::api::ControlResponse;
 use elbowroom_linux::mount::MountSurface;
-use elbowroom_linux::{mount, process, timer};
+use elbowroom_linux::{Sensor, mount, process, timer};
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::unit::Micros;
 use elbowroom_view::pages::view_mounts;
-use std::collections::HashSet;
 use std::sync::mpsc;
 
+/// Why the first process of a container is not looked for now.
+const LATER: &str = "its processes are looked at later: there are too many";
 /// How long a container that its runtime is about to start waits for its cgroup to be noticed, which was made some time before.
 const NOTICE_TIMEOUT: Micros = Micros::millis(200);
 /// A runtime has left the host's root file system this long after its container's first process started.
@@ -67,7 +68,13 @@ impl PolicyLoop {
     /// Has a view mounted; `asked`: by somebody who waits for the answer.
     pub(super) fn attach(&mut self, id: CgroupId, now: Micros, asked: Option<MountWaiter>) {
         let by_operator = asked.as_ref().is_some_and(|waiter| waiter.is_operator);
-        let pid = self.init_pid(id);
+        let found = if asked.is_some() { Some(self.init_pid(id)) } else { self.init_pid_in_turn(id) };
+        let Some(pid) = found else {
+            if let Some(resident) = self.containers.get_mut(&id) {
+                resident.attach = resident.attach.put_off(now, LATER);
+            }
+            return;
+        };
         let started = pid.and_then(|pid| process::start_time(pid as i32));
         let Some(resident) = self.containers.get_mut(&id) else { return };
         let Some(pid) = pid else {
@@ -132,6 +139,13 @@ impl PolicyLoop {
         self.sensor.processes(id).first().and_then(|pid| u32::try_from(*pid).ok())
     }
 
+    /// The same where its tenant has a turn ([`elbowroom_linux::Sensor::in_turn`]); `None`: later.
+    pub(super) fn init_pid_in_turn(&mut self, id: CgroupId) -> Option<Option<u32>> {
+        let first =
+            |sensor: &mut Sensor| sensor.processes(id).first().and_then(|pid| u32::try_from(*pid).ok());
+        self.sensor.in_turn(id, first)
+    }
+
     /// Has a container's view taken out, and lets it alone until somebody asks for it.
     pub(super) fn detach(&mut self, id: CgroupId, asked: Option<mpsc::SyncSender<ControlResponse>>) {
         if let Some(resident) = self.containers.get_mut(&id) {
@@ -151,14 +165,9 @@ impl PolicyLoop {
         asked: Option<mpsc::SyncSender<ControlResponse>>,
     ) {
         let Some(path) = self.containers.get(&group).map(|resident| resident.path.clone()) else { return };
-        let is_inside = |other: &ManagedContainer| {
-            other.path.strip_prefix(&path).is_some_and(|rest| rest.starts_with('/'))
-        };
-        let inside: Vec<CgroupId> =
-            self.containers.iter().filter(|(_, other)| is_inside(other)).map(|(id, _)| *id).collect();
-        let theirs: HashSet<i32> = inside.into_iter().flat_map(|id| self.sensor.processes(id)).collect();
-        let pids = self.sensor.processes(group).into_iter().filter(|pid| !theirs.contains(pid));
-        let pids = pids.filter_map(|pid| u32::try_from(pid).ok()).collect();
+        let containers = &self.containers;
+        let pids = self.sensor.processes_beside(group, |inside| containers.contains_key(&inside));
+        let pids = pids.into_iter().filter_map(|pid| u32::try_from(pid).ok()).collect();
         let asked = asked.map(|answer| MountWaiter { answer, is_operator: true });
         let ticket = self.ticket(group, path, asked);
         let _ = self.mounter.send(MountJob::Run(ticket, MountTask::Detach { pids, view }));

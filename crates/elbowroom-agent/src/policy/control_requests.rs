@@ -114,7 +114,9 @@ impl PolicyLoop {
         if let Some((pid, _)) = known.filter(is_there) {
             return Ok(pid);
         }
-        let found = self.init_pid(id).and_then(|pid| Some((pid, process::start_time(pid as i32)?)));
+        let found =
+            self.init_pid_in_turn(id).ok_or("it has too many processes to look at all at once: try again")?;
+        let found = found.and_then(|pid| Some((pid, process::start_time(pid as i32)?)));
         if let Some(resident) = self.containers.get_mut(&id) {
             resident.found_process = found;
         }

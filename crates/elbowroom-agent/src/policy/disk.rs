@@ -442,6 +442,7 @@ mod tests {
             container: Some(container),
             limits: CgroupSettings::default(),
             populated: true,
+            made_by_user: false,
         }));
         room.apply(&HostEvent::Disk(DiskProperties {
             number: DISK,

@@ -140,6 +140,7 @@ mod tests {
                 container,
                 limits,
                 populated: true,
+                made_by_user: false,
             })
         };
         let mut limits =

@@ -59,6 +59,18 @@ impl AttachState {
         Self::Waiting { retry_at: now.saturating_add(delay), delay: next, note }
     }
 
+    /// To be tried again later, for that reason; a view that is mounted stays so, and is only looked at later.
+    pub(super) fn put_off(&self, now: Micros, why: &str) -> Self {
+        match self {
+            Self::Done { .. } => {
+                let mut again = self.clone();
+                again.look_again(now, RETRY_MAX, true);
+                again
+            }
+            _ => self.retry(now, why.to_owned()),
+        }
+    }
+
     /// Whether there is something to mount.
     pub(super) fn is_due(&self, now: Micros) -> bool {
         match self {
@@ -104,16 +116,10 @@ impl AttachState {
     pub(super) fn after_job(&self, outcome: MountOutcome, now: Micros) -> Self {
         match (outcome, matches!(self, Self::Disabled(_))) {
             (MountOutcome::Attached { missing, .. }, false) => Self::Done { missing, look_at: None },
-            // A look at a view that is mounted.
-            (MountOutcome::Slow | MountOutcome::Failed(_), false) if matches!(self, Self::Done { .. }) => {
-                let mut again = self.clone();
-                again.look_again(now, RETRY_MAX, true);
-                again
-            }
             (MountOutcome::NotReady(why), false) => self.retry(now, why.to_owned()),
-            (MountOutcome::Slow, false) => self.retry(now, SLOW.to_owned()),
+            (MountOutcome::Slow, false) => self.put_off(now, SLOW),
             (MountOutcome::Slow, true) => self.clone(),
-            (MountOutcome::Failed(why), false) => self.retry(now, why),
+            (MountOutcome::Failed(why), false) => self.put_off(now, &why),
             (MountOutcome::Refused(why), false) => Self::Disabled(why),
             (MountOutcome::Detached, true) => Self::Disabled(DETACHED),
             (MountOutcome::DetachFailed(_), true) => Self::Disabled(DETACH_FAILED),

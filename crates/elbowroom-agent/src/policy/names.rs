@@ -94,6 +94,7 @@ mod tests {
                 container: Some(container),
                 limits: CgroupSettings::default(),
                 populated: true,
+                made_by_user: false,
             };
             names.apply(&HostEvent::Group(group), Micros::secs(1));
             if id > 0 {

@@ -256,7 +256,7 @@ impl PolicyLoop {
         self.attach_due(now);
         let used = |id| self.containers.get(&id).and_then(|resident| resident.usage.known_cpu());
         for id in self.probes.due_checks(now, used) {
-            let pid = self.init_pid(id);
+            let Some(pid) = self.init_pid_in_turn(id) else { continue };
             if self.probes.update_location(id, pid) {
                 self.recheck_attach(id);
             }
@@ -354,7 +354,8 @@ impl PolicyLoop {
 
     /// Asks the programs of a container for memory.
     fn notify_pressure(&mut self, id: CgroupId) {
-        if let (Some(pid), Some(resident)) = (self.init_pid(id), self.containers.get(&id)) {
+        let pid = self.init_pid_in_turn(id).flatten();
+        if let (Some(pid), Some(resident)) = (pid, self.containers.get(&id)) {
             self.pressure_notifier.notify(id, PressureTarget { path: resident.path.clone(), pid });
         }
     }

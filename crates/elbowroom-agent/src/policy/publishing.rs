@@ -9,7 +9,7 @@ use crate::view_server::FuseError;
 use crate::view_server::publisher::Dirty;
 use crate::view_server::slots::SlotHandle;
 use elbowroom_linux::view_page::ViewPage;
-use elbowroom_linux::{process, timer};
+use elbowroom_linux::{Sensor, process, timer};
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::CgroupProperties;
@@ -45,7 +45,7 @@ impl PolicyLoop {
             self.views.resume(group.id, last.facts.online.count(), last.facts.memory);
         }
         // One that is older than this agent has been idle for the rest of its time.
-        let first = if before.is_none() { self.init_pid(group.id) } else { None };
+        let first = if before.is_none() { self.init_pid_in_turn(group.id).flatten() } else { None };
         let started = first.and_then(|pid| process::start_time(pid as i32)).unwrap_or_else(timer::now_boot);
         let Some(view) = self.views.get(group.id) else { return };
         let page_size = Bytes(rustix::param::page_size() as u64);
@@ -202,9 +202,8 @@ impl PolicyLoop {
         }
         // The one that waits longest first: with more than can be served, all are late and none is left out.
         due.sort_unstable();
-        for (_, id) in due.into_iter().take(REFRESHES_PER_TICK) {
-            self.refresh(id, now);
-        }
+        let refreshed = due.into_iter().filter(|(_, id)| self.refresh(*id, now));
+        refreshed.take(REFRESHES_PER_TICK).for_each(drop);
     }
 
     /// Has times begin anew, with the CPUs that are online by now, while they cannot have been read: a container's settings come after its
@@ -220,17 +219,24 @@ impl PolicyLoop {
         self.refresh(id, now);
     }
 
-    fn refresh(&mut self, id: CgroupId, now: Micros) {
-        let Some(resident) = self.containers.get_mut(&id) else { return };
+    /// Renews the numbers of a container; says whether that was tried. What a tenant has in itself waits for the tenant's turn.
+    fn refresh(&mut self, id: CgroupId, now: Micros) -> bool {
+        let Some(resident) = self.containers.get_mut(&id) else { return false };
         let hot = resident.hot_until > now;
         if hot || !resident.details.hold(now, &resident.usage, self.config.sense.rescan) {
-            let Some(details) = self.sensor.details(id, hot) else { return };
+            let details = match self.sensor.tenant_of(id) == id {
+                true => Some(self.sensor.details(id, hot)),
+                false => self.sensor.in_turn(id, |sensor| sensor.details(id, hot)),
+            };
+            let Some(details) = details else { return false };
+            let Some(details) = details else { return true };
             resident.details.update(now, resident.usage, details);
         }
-        let Some(details) = resident.details.last() else { return };
+        let Some(details) = resident.details.last() else { return true };
         apply_details(&mut resident.facts, &mut resident.times, details, timer::now_boot());
-        if hot && resident.load.is_due(now) && resident.facts.nr_threads <= MAX_COUNTED_THREADS {
-            let (running, threads) = process::count_threads(&self.sensor.pids(id));
+        let counts = hot && resident.load.is_due(now) && resident.facts.nr_threads <= MAX_COUNTED_THREADS;
+        let count = |sensor: &mut Sensor| process::count_threads(&sensor.pids(id));
+        if let Some((running, threads)) = counts.then(|| self.sensor.in_turn(id, count)).flatten() {
             resident.facts.nr_running = running;
             resident.facts.nr_threads = threads;
             resident.load.advance(now, u64::from(running) * 1_000);
@@ -255,6 +261,7 @@ impl PolicyLoop {
             Dirty::Stats,
         ));
         self.publish_page(id);
+        true
     }
 
     /// Brings the page that programs map to what the files say.

@@ -130,6 +130,7 @@ mod tests {
             container: Some(container),
             limits,
             populated: true,
+            made_by_user: false,
         })
     }
 

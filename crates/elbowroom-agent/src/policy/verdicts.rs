@@ -353,6 +353,7 @@ mod tests {
             container: None,
             limits: CgroupSettings::default(),
             populated: true,
+            made_by_user: false,
         };
         watch.add(&group, &identity, CgroupId(tenant), true, Micros::secs(1));
     }

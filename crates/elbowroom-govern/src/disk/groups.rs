@@ -170,6 +170,7 @@ mod tests {
             }),
             limits: CgroupSettings::default(),
             populated: true,
+            made_by_user: false,
         }
     }
 

@@ -166,7 +166,10 @@ impl MemoryGovernor {
             member.name = display_name(container);
             member.claim = claim_for(&self.claims, container);
             member.own_max = group.limits.memory_max.unwrap_or(Limit::Max);
-            member.user_protection = user_protection(&group.limits);
+            member.user_protection = match group.made_by_user {
+                true => Limit::At(Bytes::ZERO),
+                false => user_protection(&group.limits),
+            };
             member.is_of_kubernetes = is_of_kubernetes(&group.path);
             let serves =
                 container.engine == ContainerEngine::Plain && SERVICE_CGROUPS.contains(&group.path.as_str());

@@ -78,6 +78,7 @@ pub(crate) fn group(tenant: usize) -> HostEvent {
         }),
         limits: CgroupSettings::default(),
         populated: true,
+        made_by_user: false,
     })
 }
 

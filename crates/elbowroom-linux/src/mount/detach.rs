@@ -27,10 +27,12 @@ impl NamespaceRoot {
     pub fn detach(&self, name: Option<&OsStr>) -> Result<usize, MountError> {
         self.or_vanished(self.refuse_host())?;
         let _lock = self.lock()?;
-        let before = views(&self.table()?, name).len();
+        let table = self.table()?;
+        let before = views(&table, name).len();
         if before == 0 {
             return Ok(0);
         }
+        let pressure = self.find_place(&table);
         self.enter(|unmounter| {
             for round in 0.. {
                 let table = self.table()?;
@@ -40,7 +42,8 @@ impl NamespaceRoot {
                     return Err(MountError::Covered { target: first.mount_point.clone() });
                 }
             }
-            if let Err(error) = self.withdraw_pressure_file(unmounter) {
+            let withdrawn = pressure.map_or(Ok(()), |mount| self.withdraw_pressure_file(unmounter, mount));
+            if let Err(error) = withdrawn {
                 tracing::warn!(because = %error, "the file that asks for memory stays in a container");
             }
             Ok(before)

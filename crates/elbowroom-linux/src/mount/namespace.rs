@@ -296,6 +296,11 @@ impl NamespaceRoot {
         self.host_mounts().iter().any(|host| what(host) == what(mount))
     }
 
+    /// Whether a file system is mounted on the host, anywhere.
+    pub(super) fn is_mounted_on_host(&self, device: DeviceNumber) -> bool {
+        self.host_mounts().iter().any(|host| host.device == device)
+    }
+
     fn host_mounts(&self) -> &[MountEntry] {
         self.host_mounts.get_or_init(|| self.read_host_mounts())
     }

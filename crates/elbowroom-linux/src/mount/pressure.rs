@@ -43,7 +43,7 @@ impl NamespaceRoot {
         self.or_vanished(self.refuse_host())?;
         let _lock = self.lock()?;
         let table = self.table()?;
-        match find_place(&table) {
+        match self.find_place(&table) {
             Some(mount) if !(self.is_this_process() && is_ours(mount)) => {
                 let path = mount.mount_point.join(PRESSURE_FILE_NAME);
                 let dir = open_target(self, &mount.mount_point, mount.id)?;
@@ -61,7 +61,7 @@ impl NamespaceRoot {
     pub fn open_pressure_file(&self) -> Result<Option<PressureFifo>, MountError> {
         self.or_vanished(self.refuse_host())?;
         let table = self.table()?;
-        let Some(mount) = find_place(&table) else { return Ok(None) };
+        let Some(mount) = self.find_place(&table) else { return Ok(None) };
         let dir = self.or_vanished(open_target(self, &mount.mount_point, mount.id))?;
         match open_fifo(&dir).and_then(|fifo| PressureFifo::open(&fifo)) {
             Ok(fifo) => Ok(Some(fifo)),
@@ -70,10 +70,12 @@ impl NamespaceRoot {
         }
     }
 
-    /// Takes the file away, or what it is in, if that is ours. A process that has it open keeps it.
-    pub(super) fn withdraw_pressure_file(&self, unmounter: &Unmounter) -> Result<(), MountError> {
-        let table = self.table()?;
-        let Some(mount) = find_place(&table) else { return Ok(()) };
+    /// Takes the file in `mount` away, or what it is in, if that is ours. A process that has it open keeps it.
+    pub(super) fn withdraw_pressure_file(
+        &self,
+        unmounter: &Unmounter,
+        mount: &MountEntry,
+    ) -> Result<(), MountError> {
         if is_ours(mount) {
             return unmount_exactly(self, unmounter, mount).map(drop);
         }
@@ -83,6 +85,12 @@ impl NamespaceRoot {
                 .map_err(|e| MountError::of("unlink", mount.mount_point.join(PRESSURE_FILE_NAME), e)),
             Err(_) => Ok(()),
         }
+    }
+
+    /// The mount in which the container's file is, or may be. To be asked outside of its mount namespace: inside, the host's files are not
+    /// the host's.
+    pub(super) fn find_place<'a>(&self, table: &'a MountTable) -> Option<&'a MountEntry> {
+        find_place(table, &|device| host_dev().contains(&device) || self.is_mounted_on_host(device))
     }
 
     /// Mounts a place on the agent's directory, if that is what the container has at its path.
@@ -110,11 +118,12 @@ impl NamespaceRoot {
     }
 }
 
-/// The mount in which a container's file is, or may be: its own `/dev`, or what was mounted for it.
-fn find_place(table: &MountTable) -> Option<&MountEntry> {
+/// The mount in which a container's file is, or may be: its own `/dev`, or what was mounted for it. Who has a mount namespace of his own
+/// has whatever he sees of the host as his `/dev`, `/run` say, and may not write there himself.
+fn find_place<'a>(table: &'a MountTable, is_hosts: &dyn Fn(DeviceNumber) -> bool) -> Option<&'a MountEntry> {
     let top = |path: &Path| table.stack(path).first().copied();
     let is_own = |mount: &&MountEntry| {
-        mount.fstype == "tmpfs" && mount.root == Path::new("/") && !host_dev().contains(&mount.device)
+        mount.fstype == "tmpfs" && mount.root == Path::new("/") && !is_hosts(mount.device)
     };
     let ours = || table.iter().find(|mount| is_ours(mount)).and_then(|mount| top(&mount.mount_point));
     top(Path::new(DEV)).filter(is_own).or_else(|| ours().filter(|mount| is_ours(mount)))
@@ -303,7 +312,8 @@ mod tests {
         let hosts = host_dev()[0];
         let find = |line: &str| {
             let table = MountTable::parse(line.as_bytes(), Path::new("mountinfo")).unwrap();
-            find_place(&table).map(|mount| mount.mount_point.clone())
+            let is_hosts = |device| device == hosts || device == DeviceNumber::new(0, 9996);
+            find_place(&table, &is_hosts).map(|mount| mount.mount_point.clone())
         };
         let host = format!("102 100 {}:{} / /dev rw - tmpfs dev rw\n", hosts.major, hosts.minor);
         let (dev, run) = (Some(PathBuf::from("/dev")), Some(PathBuf::from("/run/x")));
@@ -311,6 +321,7 @@ mod tests {
         assert_eq!(find("102 100 0:9999 /sub /dev rw - tmpfs tmpfs rw\n"), None);
         assert_eq!(find("102 100 0:9999 / /dev rw - devtmpfs udev rw\n"), None);
         assert_eq!(find(&host), None);
+        assert_eq!(find("102 100 0:9996 / /dev rw - tmpfs run rw\n"), None);
         let ours = "103 100 0:9998 / /run/x rw - ramfs elbowroom rw\n";
         assert_eq!(find(&format!("{host}{ours}")), run);
         assert_eq!(find(&format!("{host}{ours}104 103 0:9997 / /run/x rw - tmpfs other rw\n")), None);

@@ -4,6 +4,7 @@
 //! it is, for opening costs more than reading.
 
 use super::Sensor;
+use super::tree::GroupSlot;
 use crate::cgroup::read::CgroupFileCache;
 use crate::cgroup::{self, CgroupDir, CgroupRef};
 use crate::process;
@@ -74,18 +75,41 @@ impl Sensor {
     /// first process in front: the outermost one that is number 1 in a pid namespace of its own, else the oldest. Empty when
     /// the group is empty or gone.
     pub fn processes(&mut self, id: CgroupId) -> Vec<i32> {
-        let mut pids = self.pids(id);
+        let pids = self.pids(id);
+        self.first_in_front(pids)
+    }
+
+    /// The same without those in groups inside of it that are `others`, and below them.
+    pub fn processes_beside(&mut self, id: CgroupId, others: impl Fn(CgroupId) -> bool) -> Vec<i32> {
+        let Some(top) = self.tree.slot(id) else { return Vec::new() };
+        let mut own = vec![top];
+        let mut next = 0;
+        while let Some(slot) = own.get(next) {
+            let inside = self.tree[*slot].children.iter().filter(|slot| !others(self.tree[**slot].group.id));
+            own.extend(inside.copied().collect::<Vec<_>>());
+            next += 1;
+        }
+        let pids = self.pids_in(own);
+        self.first_in_front(pids)
+    }
+
+    /// Every process in a group and below it, ascending.
+    pub fn pids(&mut self, id: CgroupId) -> Vec<i32> {
+        let Some(top) = self.tree.slot(id) else { return Vec::new() };
+        let below = self.tree.subtree(top);
+        self.pids_in(below)
+    }
+
+    fn first_in_front(&self, mut pids: Vec<i32>) -> Vec<i32> {
         if let Some(first) = process::first_process_index(&self.root, &pids) {
             pids[..=first].rotate_right(1);
         }
         pids
     }
 
-    /// Every process in a group and below it, ascending.
-    pub fn pids(&mut self, id: CgroupId) -> Vec<i32> {
-        let Some(top) = self.tree.slot(id) else { return Vec::new() };
+    fn pids_in(&mut self, groups: Vec<GroupSlot>) -> Vec<i32> {
         let mut pids = BTreeSet::new();
-        for slot in self.tree.subtree(top) {
+        for slot in groups {
             let entry = &self.tree[slot];
             // A process is in every hierarchy; one that has the group is enough, and not all have.
             let Some(walked) = entry.inodes.iter().position(|inode| *inode != 0) else { continue };

@@ -85,6 +85,7 @@ impl Sensor {
             Some(found) => {
                 entry.state = found.state;
                 if entry.group.container.as_ref() != Some(&found.container) {
+                    entry.group.made_by_user = !self.layout.is_made_by_root(&entry.path);
                     entry.group.container = Some(found.container);
                     self.tree.mark(slot);
                     self.machine.settings_changed();

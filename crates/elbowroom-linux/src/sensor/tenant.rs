@@ -163,6 +163,19 @@ impl Sensor {
         takes_in
     }
 
+    /// Looks at processes or numbers of a group where its tenant has a turn, on its account; `None`: later. A tenant chooses how many
+    /// processes it has, and in how many containers each of them is.
+    pub fn in_turn<T>(&mut self, id: CgroupId, look: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        let top = self.tree.slot(id).and_then(|slot| self.tree.tenant(slot));
+        if !self.has_turn(top) {
+            return None;
+        }
+        let begin = Instant::now();
+        let seen = look(self);
+        self.charge(top, begin);
+        Some(seen)
+    }
+
     /// Puts a look that began then on the account of the tenant `top`; a look at everything is on none's.
     pub(super) fn charge(&mut self, top: Option<GroupSlot>, begin: Instant) {
         if self.pending.all {

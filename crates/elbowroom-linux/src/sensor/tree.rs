@@ -114,6 +114,7 @@ impl GroupTree {
             container: None,
             limits: CgroupSettings::default(),
             populated: false,
+            made_by_user: false,
         };
         let tenant = parent.and_then(|parent| self.tenant(parent));
         if let Some(account) = tenant.and_then(|top| self.account(top)) {

@@ -620,3 +620,32 @@ fn cgroup_files_are_covered_in_the_containers_own_directory() {
     assert_eq!(inside.unwrap(), "a one/cgroup/cpu.shares\n");
     assert_eq!(outside.unwrap(), "1024\n");
 }
+
+#[test]
+fn the_file_that_asks_for_memory_is_in_a_dev_that_is_not_the_hosts_and_goes_with_the_view() {
+    if skip() {
+        return;
+    }
+    let (rig, nowhere) = (Rig::new("a"), Path::new("/nowhere"));
+    let private = ["--propagation", "private"];
+    let own = Container::with(&private, "mount -t tmpfs none /dev");
+    let file = Path::new("/dev/elbowroom-pressure");
+    let seen = PathBuf::from(format!("/proc/{}/root{}", own.pid(), file.display()));
+    assert_eq!(own.place().offer_pressure_file(nowhere).unwrap().as_deref(), Some(file));
+    assert!(seen.exists());
+    own.place().attach(&rig.plan(&own)).unwrap();
+    own.place().detach(None).unwrap();
+    assert!(!seen.exists());
+    // Whoever has a mount namespace has any file system of the host that he sees as his /dev.
+    let hosts = tempfile::tempdir().unwrap();
+    let run = |program: &str, words: &[&std::ffi::OsStr]| {
+        assert!(Command::new(program).args(words).status().unwrap().success(), "{program}");
+    };
+    run("mount", &["-t".as_ref(), "tmpfs".as_ref(), "none".as_ref(), hosts.path().as_os_str()]);
+    let users = Container::with(&private, &format!("mount --bind {} /dev", hosts.path().display()));
+    let offered = users.place().offer_pressure_file(nowhere);
+    let made = std::fs::read_dir(hosts.path()).unwrap().count();
+    drop(users);
+    run("umount", &[hosts.path().as_os_str()]);
+    assert_eq!((offered.unwrap(), made), (None, 0));
+}

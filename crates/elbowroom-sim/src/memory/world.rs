@@ -143,6 +143,7 @@ impl<'a> MemorySimulator<'a> {
                 container: None,
                 limits,
                 populated: true,
+                made_by_user: false,
             }));
         }
         for i in 0..self.containers.len() {
@@ -169,6 +170,7 @@ impl<'a> MemorySimulator<'a> {
                 container: Some(container),
                 limits,
                 populated: true,
+                made_by_user: false,
             }));
         }
         events

@@ -138,6 +138,7 @@ pub(super) fn group(id: CgroupId, tenant: &DiskTenant) -> HostEvent {
         container,
         limits: CgroupSettings::default(),
         populated: true,
+        made_by_user: false,
     })
 }
 
