@@ -134,6 +134,7 @@ fn version_of(version: elbowroom_linux::cgroup::CgroupVersion) -> ControllerVers
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checks::{CgroupFacts, HierarchyController};
     use elbowroom_linux::fixture::Fixture;
     use elbowroom_linux::lease::{CgroupKnob, DIR, KnobKey, LeaseOutcome as Leased, Leases, UnsetValue};
     use elbowroom_types::unit::Limit;
