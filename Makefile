@@ -108,7 +108,7 @@ vm-test: build ## part of it on cgroup v2, Linux 6.12 and 6.1, with 1 to 16 CPUs
 	@tools/setup vm
 	tests/vm/run
 
-systemd-test: build ## systemd-nspawn and rootless Podman, in a guest whose first process is systemd; root
+systemd-test: build ## systemd-nspawn and Podman, also rootless, in a guest whose first process is systemd; root
 	@tools/setup systemd
 	tests/vm/systemd $(PYTEST_ARGS)
 

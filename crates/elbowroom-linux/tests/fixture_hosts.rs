@@ -143,6 +143,88 @@ fn nodes_that_memory_is_taken_from_are_read_in_both_versions() {
     }
 }
 
+/// A v2 host with one container, as crun and systemd lay it out: files of its scope, and of cgroups below.
+fn crun_host(scope: &str, below: &[(&str, &str, &str)]) -> String {
+    let (node, _) = UNIFIED.split_once("-- sys/fs/cgroup/").unwrap();
+    let top = "cpuset cpu memory\n";
+    let mut text = format!(
+        "{node}-- sys/fs/cgroup/cgroup.controllers --\n{top}-- sys/fs/cgroup/machine.slice/cpu.max --\nmax 100000\n"
+    );
+    let own = [
+        ("", "cpu.max", "max 100000"),
+        ("", "cpu.weight", "20"),
+        ("", "cpuset.cpus.effective", "0-3"),
+        ("", "cpu.stat", "usage_usec 700\nnr_throttled 0\nthrottled_usec 0"),
+        ("", "memory.max", "max"),
+        ("", "memory.low", "0"),
+        ("", "memory.swap.max", "max"),
+        ("", "cgroup.events", "populated 1"),
+    ];
+    for (dir, file, says) in own.iter().chain(below) {
+        writeln!(text, "-- sys/fs/cgroup/machine.slice/{scope}/{dir}/{file} --\n{says}").unwrap();
+    }
+    text
+}
+
+const INNER: [(&str, &str, &str); 6] = [
+    ("container", "cpu.max", "100000 100000"),
+    ("container", "cpu.weight", "77"),
+    ("container", "cpuset.cpus.effective", "1-2"),
+    ("container", "cpu.stat", "usage_usec 700\nnr_throttled 3\nthrottled_usec 90"),
+    ("container", "memory.max", "314572800"),
+    ("container", "memory.low", "104857600"),
+];
+
+/// The containers of a host with one scope, by path, and what the first of them has.
+fn crun_limits(scope: &str, below: &[(&str, &str, &str)]) -> (Vec<String>, String) {
+    let (_host, _sensor, events) = open(&crun_host(scope, below));
+    let containers: Vec<CgroupProperties> =
+        groups(&events).into_values().filter(|group| group.container.is_some()).collect();
+    let limits = containers[0].limits;
+    let mut text = String::new();
+    put(&mut text, "cpu", limits.cpu_max.map(|max| max.quota));
+    put(&mut text, "share", limits.cpu_share.map(CpuShare::raw));
+    put(&mut text, "cpus", limits.cpuset);
+    put(&mut text, "mem", limits.memory_max);
+    put(&mut text, "low", limits.memory_low);
+    (containers.into_iter().map(|group| group.path).collect(), text)
+}
+
+#[test]
+fn a_container_that_is_in_one_cgroup_below_its_scope_has_the_limits_of_that_too() {
+    let id = "9d20".repeat(16);
+    let own = " cpu=max share=20 cpus=0-3 mem=max low=0B";
+    let inner = " cpu=100ms share=20 cpus=1-2 mem=300MiB low=0B";
+    for name in
+        [format!("libpod-{id}.scope"), format!("crio-{id}.scope"), format!("cri-containerd-{id}.scope")]
+    {
+        let one = vec![format!("/machine.slice/{name}")];
+        assert_eq!(crun_limits(&name, &INNER), (one.clone(), inner.to_owned()));
+        // From crun 1.8.5 on, the scope has some of them; the tighter ones count.
+        let both = [&INNER[..], &[("", "memory.max", "104857600"), ("", "cpu.max", "90000 100000")]].concat();
+        let tighter = inner.replace("300MiB", "100MiB").replace("100ms", "90ms");
+        assert_eq!(crun_limits(&name, &both), (one.clone(), tighter));
+        // With a second cgroup beside it, not all of the container is in there.
+        let two = [&INNER[..], &[("other", "memory.max", "max")]].concat();
+        assert_eq!(crun_limits(&name, &two), (one.clone(), own.to_owned()));
+        let renamed = INNER.map(|(_, file, says)| ("payload", file, says));
+        assert_eq!(crun_limits(&name, &renamed), (one, own.to_owned()));
+    }
+    // Without systemd, crun makes none: whoever makes one there is a tenant.
+    let name = format!("libpod-{id}");
+    assert_eq!(crun_limits(&name, &INNER), (vec![format!("/machine.slice/{name}")], own.to_owned()));
+}
+
+#[test]
+fn time_that_a_quota_below_took_is_the_containers() {
+    let scope = format!("libpod-{}.scope", "9d20".repeat(16));
+    let (_host, mut sensor, events) = open(&crun_host(&scope, &INNER));
+    let (_, group) = groups(&events).into_iter().find(|(_, group)| group.container.is_some()).unwrap();
+    let tick = sensor.tick(Micros::secs(1));
+    let (_, usage) = tick.usage.iter().find(|(id, _)| *id == group.id).unwrap();
+    assert_eq!((usage.cpu, usage.throttled), (Micros(700), Some(Micros(90))));
+}
+
 #[test]
 fn the_node_is_told_first() {
     let (_host, _sensor, events) = open(UNIFIED);

@@ -562,6 +562,53 @@ fn a_cgroup_that_is_noted_as_a_container_later_is_one_when_another_is_made_in_it
     std::fs::remove_dir_all(state).unwrap();
 }
 
+/// As crun does it below a scope of systemd's: on cgroup v2 alone.
+#[test]
+fn limits_of_the_only_cgroup_in_a_scope_come_and_go_with_it() {
+    with_both(|mut rig, mut told| {
+        if rig.version(CgroupController::Memory) == CgroupVersion::V1 {
+            println!("skipped: needs cgroup v2");
+            return;
+        }
+        let scope = format!("libpod-{}.scope", "c".repeat(64));
+        let path = rig.path(&scope);
+        let limit = |t: &Told| {
+            let group = t.group(&path)?;
+            assert_eq!(group.container.as_ref().map(|container| container.id.len()), Some(64));
+            assert!(
+                t.groups
+                    .values()
+                    .filter(|group| group.path.contains(&scope))
+                    .all(|group| { group.container.is_none() || group.path.ends_with(&scope) })
+            );
+            group.limits.memory_max
+        };
+        let at = |mib| Some(Limit::At(Bytes::mib(mib)));
+        rig.mkdir(&scope);
+        told.until("made", |t| limit(t) == Some(Limit::Max));
+        let id = told.group(&path).unwrap().id;
+        let inner = format!("{scope}/container");
+        rig.mkdir(&inner);
+        rig.write(CgroupController::Memory, &inner, "memory.max", "256M");
+        told.until("limited below", |t| limit(t) == at(256));
+        rig.write(CgroupController::Memory, &inner, "memory.max", "128M");
+        told.until("changed below", |t| limit(t) == at(128));
+        rig.write(CgroupController::Memory, &scope, "memory.max", "64M");
+        told.until("limited more", |t| limit(t) == at(64));
+        rig.write(CgroupController::Memory, &scope, "memory.max", "512M");
+        told.until("limited less", |t| limit(t) == at(128));
+        // A tenant who makes more has no other identity, and no limit that holds for a part of it alone.
+        let beside = format!("{scope}/beside");
+        rig.mkdir(&beside);
+        told.until("one beside", |t| limit(t) == at(512));
+        rig.rmdir(&beside);
+        told.until("alone again", |t| limit(t) == at(128));
+        rig.rmdir(&inner);
+        told.until("none below", |t| limit(t) == at(512));
+        assert_eq!(told.group(&path).unwrap().id, id);
+    });
+}
+
 #[test]
 fn what_a_user_made_is_no_container() {
     let Some(mut rig) = Rig::new() else { return };

@@ -118,6 +118,25 @@ pub struct CgroupSettings {
     pub memsw_max: Option<Limit<Bytes>>,
 }
 
+impl CgroupSettings {
+    /// What holds for a group of which everything is in one group below it, with the settings `inner`: of each limit the tighter one. Its
+    /// share of CPU time and its claims to memory stay its own: those below divide what it has among its parts.
+    #[must_use]
+    pub fn within(self, inner: &Self) -> Self {
+        let tighter = |own: Option<Limit<Bytes>>, inner| own.into_iter().chain(inner).reduce(Limit::min);
+        Self {
+            cpu_max: self.cpu_max.into_iter().chain(inner.cpu_max).reduce(CpuMax::min),
+            // The kernel has taken what is not allowed above out of these.
+            cpuset: inner.cpuset.or(self.cpuset),
+            mems: inner.mems.or(self.mems),
+            memory_max: tighter(self.memory_max, inner.memory_max),
+            memory_high: tighter(self.memory_high, inner.memory_high),
+            swap_max: tighter(self.swap_max, inner.swap_max),
+            ..self
+        }
+    }
+}
+
 /// A bandwidth limit: `quota` of CPU time in every `period` of wall time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuMax {
@@ -125,6 +144,21 @@ pub struct CpuMax {
     pub quota: Limit<Micros>,
     /// Length of the period, 100 ms by default.
     pub period: Micros,
+}
+
+impl CpuMax {
+    /// The one that allows less CPU time per time; the first where both allow as much.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        let product = |quota: Micros, period: Micros| u128::from(quota.get()) * u128::from(period.get());
+        match (self.quota, other.quota) {
+            (_, Limit::Max) => self,
+            (Limit::Max, _) => other,
+            (Limit::At(own), Limit::At(others)) => {
+                if product(own, other.period) <= product(others, self.period) { self } else { other }
+            }
+        }
+    }
 }
 
 /// One period's measurements. Counters only grow; a cgroup not named has not changed since it was last named.

@@ -172,6 +172,9 @@ pub struct CgroupFacts {
     pub dirs: BTreeMap<HierarchyController, String>,
     /// Settings by file name (`memory.max`), as the kernel says them.
     pub files: BTreeMap<String, String>,
+    /// Those of `files` that are in a cgroup below, in which all of this one is (crun's), with its name.
+    #[serde(default)]
+    pub below: BTreeMap<String, String>,
     /// The files that a lease of the agent is in: what is told of them is what they said before it, and will again.
     #[serde(default)]
     pub held: BTreeSet<String>,
@@ -375,7 +378,10 @@ impl CgroupFacts {
     /// The whole path of a file of a controller.
     pub fn file(&self, controller: HierarchyController, file: &str) -> String {
         match self.dirs.get(&controller) {
-            Some(dir) => format!("{dir}/{file}"),
+            Some(dir) => match self.below.get(file) {
+                Some(below) => format!("{dir}/{below}/{file}"),
+                None => format!("{dir}/{file}"),
+            },
             None => file.to_owned(),
         }
     }

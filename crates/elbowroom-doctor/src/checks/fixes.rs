@@ -24,7 +24,7 @@ pub(crate) fn cgroup_write(
     let (from, to) = (group.text(file)?.to_owned(), to.to_string());
     let capped = ["memory.max", "memory.high", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"];
     let in_use = capped.contains(&file).then(|| group.file(controller, group.usage_file()));
-    let unit = unit_of(group, file, [&from, &to]);
+    let unit = unit_of(group, file, [&from, &to]).filter(|_| !group.below.contains_key(file));
     (from != to).then(|| FileWrite { file: group.file(controller, file), from, to, unit, in_use })
 }
 

@@ -119,6 +119,16 @@ pub(super) fn counters(
             counters.cpu.insert("throttled_usec".into(), nanos / 1_000);
         }
     }
+    // Each cgroup counts its own quota alone.
+    if let Some((_, dir)) =
+        cgroup::subgroup(layout, &path).as_deref().and_then(|below| layout.dir(CgroupController::Cpu, below))
+    {
+        let inner = warnings.ok_or_warn(dir.parse("cpu.stat", host_text::keyed)).flatten();
+        for (key, count) in inner.unwrap_or_default() {
+            let own = counters.cpu.entry(key).or_default();
+            *own = count.max(*own);
+        }
+    }
     counters.pressure = warnings.ok_or_warn(cgroup::pressure(layout, &path)).flatten();
     counters.io = warnings.ok_or_warn(cgroup::io_stat(layout, &path)).unwrap_or_default();
     counters
@@ -224,6 +234,9 @@ pub(super) fn settings(
             read_setting(&dir, leases, file, group, warnings);
         }
     }
+    if group.container.is_some() {
+        settings_below(layout, &path, group, warnings);
+    }
     let unified = layout.unified_dir(&path);
     if let Some(dir) = unified.filter(|_| group.parent.is_none()) {
         let stat =
@@ -259,6 +272,30 @@ pub(super) fn settings(
     }
     group.heaps = super::processes::heap_sizes(root, group);
     group.jvms_without_view = super::processes::jvms_without_view(root, group);
+}
+
+/// Of a container whose own cgroup has no limit, those of the one below it that all of it is in ([`cgroup::subgroup`]).
+fn settings_below(layout: &CgroupLayout, path: &Path, group: &mut CgroupFacts, warnings: &mut Warnings) {
+    const LIMITS: [(CgroupController, &str); 5] = [
+        (CgroupController::Memory, "memory.max"),
+        (CgroupController::Memory, "memory.high"),
+        (CgroupController::Memory, "memory.swap.max"),
+        (CgroupController::Cpu, "cpu.max"),
+        (CgroupController::Cpuset, "cpuset.cpus.effective"),
+    ];
+    let Some(subgroup) = cgroup::subgroup(layout, path) else { return };
+    let name = subgroup.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for (controller, file) in LIMITS {
+        let Some((_, dir)) = layout.dir(controller, &subgroup) else { continue };
+        let Some(text) = warnings.ok_or_warn(dir.read(file)).flatten() else { continue };
+        let own = group.files.get(file);
+        let is_unlimited = |text: &str| text.starts_with("max");
+        if file == "cpuset.cpus.effective" || own.is_none_or(|own| is_unlimited(own)) && !is_unlimited(&text)
+        {
+            group.files.insert(file.to_owned(), text.trim_end().to_owned());
+            group.below.insert(file.to_owned(), name.clone());
+        }
+    }
 }
 
 fn read_setting(

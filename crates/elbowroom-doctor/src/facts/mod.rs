@@ -134,6 +134,7 @@ fn version_of(version: elbowroom_linux::cgroup::CgroupVersion) -> ControllerVers
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checks::{CgroupFacts, HierarchyController};
     use elbowroom_linux::fixture::Fixture;
     use elbowroom_linux::lease::{CgroupKnob, DIR, KnobKey, LeaseOutcome as Leased, Leases, UnsetValue};
     use elbowroom_types::unit::Limit;
@@ -236,5 +237,38 @@ mod tests {
         let facts = collect_facts(&config, Vec::new()).unwrap();
         let web = facts.groups.iter().find(|g| g.path == "/a.slice/web").unwrap();
         assert_eq!((web.text("memory.low"), web.is_leased("memory.low")), (Some("7"), false));
+    }
+
+    #[test]
+    fn limits_below_the_scope_of_a_container_are_its_own() {
+        let (host, run) = (host(), tempfile::tempdir().unwrap());
+        let scope = format!("a.slice/libpod-{}.scope", "9d20".repeat(16));
+        let dir = format!("sys/fs/cgroup/{scope}");
+        std::fs::create_dir_all(host.path().join(&dir).join("container")).unwrap();
+        for (file, says) in [
+            ("memory.events", "low 0\n"),
+            ("memory.max", "max\n"),
+            ("memory.high", "max\n"),
+            ("memory.low", "0\n"),
+            ("container/memory.max", "300\n"),
+            ("container/memory.high", "max\n"),
+            ("container/memory.low", "100\n"),
+        ] {
+            host.write(&format!("{dir}/{file}"), says).unwrap();
+        }
+        let config = DoctorConfig {
+            root: host.path().into(),
+            containers: ContainerSources::default(),
+            leases: run.path().join(DIR),
+            wait: Duration::ZERO,
+        };
+        let facts = collect_facts(&config, Vec::new()).unwrap();
+        let found: Vec<&CgroupFacts> = facts.groups.iter().filter(|g| g.container.is_some()).collect();
+        assert_eq!(found.iter().map(|g| g.path.as_str()).collect::<Vec<_>>(), [format!("/{scope}")]);
+        let of = |file: &str| (found[0].text(file), found[0].file(HierarchyController::Memory, file));
+        let place = |file: &str| format!("/{dir}/{file}");
+        assert_eq!(of("memory.max"), (Some("300"), place("container/memory.max")));
+        assert_eq!(of("memory.high"), (Some("max"), place("memory.high")));
+        assert_eq!(of("memory.low"), (Some("0"), place("memory.low")));
     }
 }

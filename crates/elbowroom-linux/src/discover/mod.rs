@@ -23,6 +23,12 @@
 //! Only what root made counts: a user to whom a cgroup was delegated could call his own as he likes. Containers of users
 //! (rootless engines) are those that the configuration names. The cgroup of a container's monitor is none, whatever pattern it fits.
 //!
+//! crun, where systemd manages cgroups, keeps a container and its limits in a cgroup `container` below the scope; the scope has none until
+//! crun 1.8.4, and never those of disks. The container is the scope all the same: it is there before and after that cgroup, its files count
+//! what is below, and limits of ours in it are out of the container's reach. While `container` is all there is in a scope, its limits hold
+//! for the container too ([`crate::cgroup::subgroup`]). Whoever makes such a cgroup in a container of runc limits himself, and has no
+//! other identity by that; whoever makes a second one beside it is shown the limits of the scope again.
+//!
 //! A cgroup inside a container (`…/libpod-<id>.scope/container`) is a part of that container, but one that an engine in it made
 //! (Docker in Docker, kind) is a container with a view of its own. Its name and labels are where no one but the outer container can
 //! vouch for them, so it has none, and governors take it for a part of the outer one. Nor has it the identifier in its path, which may
@@ -53,6 +59,7 @@ use docker::DockerFiles;
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::glob;
 use elbowroom_types::label::{ContainerLabels, LabelPolicy};
+pub(crate) use paths::is_subgroup;
 use paths::{PathClaim, is_monitor, path_claim, pod_uid};
 use record::{EngineRecord, printable};
 use std::path::{Path, PathBuf};

@@ -215,10 +215,13 @@ fn usable_swap_v1(dir: &CgroupDir<'_>, free: Bytes) -> Result<Bytes, ReadError> 
     })
 }
 
-/// The same, with the groups above it.
+/// The same, with the groups above it, and the one that all of it is in.
 fn usable_swap_v2(layout: &CgroupLayout, path: &Path, free: Bytes) -> Result<Bytes, ReadError> {
     let mut room = free;
-    for group in path.ancestors().take_while(|group| !group.as_os_str().is_empty()) {
+    let innermost = cgroup::subgroup(layout, path);
+    for group in
+        innermost.as_deref().unwrap_or(path).ancestors().take_while(|group| !group.as_os_str().is_empty())
+    {
         if room == Bytes::ZERO {
             break;
         }
@@ -308,6 +311,19 @@ full avg10=0.00 avg60=0.00 avg300=0.00 total=60
 some avg10=0.00 avg60=0.00 avg300=0.00 total=90
 full avg10=0.00 avg60=0.00 avg300=0.00 total=0
 ";
+
+    #[test]
+    fn a_limit_of_swap_in_the_one_cgroup_below_a_scope_counts() {
+        let below = |name: &str| {
+            let files = format!(
+                "-- sys/fs/cgroup/pod/web.scope/{name}/memory.swap.max --\n9000\n\
+                 -- sys/fs/cgroup/pod/web.scope/{name}/memory.swap.current --\n1000\n"
+            );
+            let (_, group) = read(&(V2.replace("pod/web/", "pod/web.scope/") + &files), "/pod/web.scope");
+            group.unwrap().swap_room
+        };
+        assert_eq!([below("container"), below("other")], [Bytes(8_000), Bytes(60_000_000)]);
+    }
 
     #[test]
     fn a_group_of_v2_is_read_whole_with_what_the_groups_above_leave_of_swap() {

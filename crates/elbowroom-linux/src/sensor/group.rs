@@ -9,7 +9,7 @@
 use super::Sensor;
 use super::tree::{GroupSlot, GroupTree};
 use crate::cgroup::{self, CgroupController, CgroupDir, CgroupVersion, v2};
-use crate::discover::StateStamp;
+use crate::discover::{StateStamp, is_subgroup};
 use crate::root::ReadError;
 use elbowroom_types::container::ContainerEngine;
 use elbowroom_types::unit::Micros;
@@ -100,16 +100,39 @@ impl Sensor {
     pub(super) fn read_settings(&mut self, slot: GroupSlot) {
         let Some(entry) = self.tree.get(slot).filter(|e| e.visible) else { return };
         let warnings = &mut self.warnings;
-        let limits = cgroup::limits(&self.layout, &entry.path, |error| warnings.warn_once(error));
+        let mut limits = cgroup::limits(&self.layout, &entry.path, |error| warnings.warn_once(error));
+        let subgroup = self.subgroup(slot);
+        if let Some(inner) = subgroup.map(|subgroup| &self.tree[subgroup]) {
+            limits = limits.within(&inner.group.limits);
+        }
+        let subgroup = subgroup.map(|subgroup| self.tree[subgroup].path.clone());
+        if self.tree[slot].subgroup != subgroup {
+            self.tree.meters[slot].reset_throttled(&mut self.budget);
+            self.tree[slot].subgroup = subgroup;
+        }
         // A file that was absent may be there now.
         self.tree.meters[slot].retry_absent(&mut self.budget);
         self.tree.meters[slot].has_quota = limits.cpu_max.is_some_and(|max| max.quota.value().is_some());
         let entry = &mut self.tree[slot];
         if entry.group.limits != limits {
             entry.group.limits = limits;
+            let above = entry.parent;
             self.tree.mark(slot);
             self.machine.settings_changed();
+            if let Some(above) = above.filter(|above| self.subgroup(*above) == Some(slot)) {
+                self.read_settings(above);
+            }
         }
+    }
+
+    /// The group below a container's in which all of it is, with limits of its own: see [`cgroup::subgroup`].
+    pub(super) fn subgroup(&self, slot: GroupSlot) -> Option<GroupSlot> {
+        let entry = &self.tree[slot];
+        let [only] = entry.children[..] else { return None };
+        let is_it = entry.group.container.is_some()
+            && self.primary_version() == CgroupVersion::V2
+            && is_subgroup(&entry.path, self.tree[only].path.file_name()?);
+        is_it.then_some(only)
     }
 
     /// Looks whether the group has processes, and lets everything above it know.

@@ -1,6 +1,6 @@
 //! The counters of one group.
 
-use super::tree::GroupSlot;
+use super::tree::{GroupEntry, GroupSlot};
 use crate::cgroup::read::{FdBudget, PolledFile, PolledValue};
 use crate::cgroup::{CgroupController, CgroupLayout, CgroupVersion, v1, v2};
 use crate::parse::leading_number;
@@ -80,18 +80,18 @@ impl GroupMeter {
     /// if the group turned out to be removed. A value that cannot be read stays as it was; a counter that seems to go back does not.
     pub(super) fn read(
         &mut self,
-        group: &Path,
+        group: &GroupEntry,
         with_cpu: bool,
         ticks: u64,
         on: &mut ReadContext<'_>,
     ) -> bool {
         let mut gone = false;
         if with_cpu {
-            gone |= self.read_cpu(group, on);
+            gone |= self.read_cpu(&group.path, group.subgroup.as_deref(), on);
         }
         if self.memory_due <= ticks {
             let before = self.usage.memory;
-            gone |= self.read_memory(group, on);
+            gone |= self.read_memory(&group.path, on);
             let still = self.was_read && is_small_change(before, self.usage.memory);
             self.memory_interval =
                 if still { (self.memory_interval * 2).clamp(1, MAX_MEMORY_INTERVAL) } else { 1 };
@@ -116,7 +116,7 @@ impl GroupMeter {
         gone
     }
 
-    fn read_cpu(&mut self, group: &Path, on: &mut ReadContext<'_>) -> bool {
+    fn read_cpu(&mut self, group: &Path, subgroup: Option<&Path>, on: &mut ReadContext<'_>) -> bool {
         let mut gone = false;
         match on.layout.dir(CgroupController::Cpuacct, group) {
             Some((CgroupVersion::V1, dir)) => {
@@ -131,6 +131,14 @@ impl GroupMeter {
                     self.usage.cpu = self.usage.cpu.max(usage.cpu);
                     self.usage.throttled = usage.throttled;
                 }
+                // Each group counts its own quota alone; that it is gone is told with its directory.
+                if let Some((_, dir)) =
+                    subgroup.and_then(|subgroup| on.layout.dir(CgroupController::Cpu, subgroup))
+                {
+                    let kept = self.throttled.read(&dir, "cpu.stat", on.budget, on.syscalls, v2::cpu_stat);
+                    let inner = polled_value(kept, on.warnings, &mut false);
+                    self.usage.throttled = self.usage.throttled.max(inner.and_then(|usage| usage.throttled));
+                }
             }
             None => {}
         }
@@ -143,6 +151,11 @@ impl GroupMeter {
             }
         }
         gone
+    }
+
+    /// Another file says from now on how long it was held back.
+    pub(super) fn reset_throttled(&mut self, budget: &mut FdBudget) {
+        self.throttled.reset(budget);
     }
 
     /// Closes its files.

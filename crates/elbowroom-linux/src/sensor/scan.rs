@@ -187,6 +187,7 @@ impl Sensor {
         let found = self.list_children(slot);
         self.charge(top, begin);
         let Some(found) = found else { return };
+        let subgroup = self.subgroup(slot);
         let mut known = BTreeMap::new();
         let mut lost = false;
         for child in self.tree[slot].children.clone() {
@@ -236,6 +237,9 @@ impl Sensor {
                     self.scan(child, true, gone);
                 }
             }
+        }
+        if self.subgroup(slot) != subgroup {
+            self.read_settings(slot);
         }
     }
 
@@ -307,7 +311,7 @@ impl Sensor {
         }
     }
 
-    fn primary_version(&self) -> CgroupVersion {
+    pub(super) fn primary_version(&self) -> CgroupVersion {
         self.layout.hierarchies()[self.tree_hierarchies[0]].version
     }
 

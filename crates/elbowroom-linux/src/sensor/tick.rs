@@ -251,7 +251,7 @@ impl Sensor {
             warnings: &mut self.warnings,
             syscalls: &mut self.last_tick_cost.syscalls,
         };
-        if meter.read(&entry.path, with_cpu, self.ticks, &mut on) {
+        if meter.read(entry, with_cpu, self.ticks, &mut on) {
             self.removed.insert(entry.group.id);
         }
     }

@@ -43,6 +43,8 @@ pub(super) struct GroupEntry {
     pub(super) reported: bool,
     /// The engine's file about it.
     pub(super) state: Option<(PathBuf, StateStamp)>,
+    /// Of a container, the path of the group below it whose limits hold for it too.
+    pub(super) subgroup: Option<PathBuf>,
     /// The group above it whose owner makes as many groups below it as it likes; the outermost, where there are several.
     pub(super) tenant: Option<GroupSlot>,
     /// Where this one is such a group: what it costs.
@@ -134,6 +136,7 @@ impl GroupTree {
             dirty: false,
             reported: false,
             state: None,
+            subgroup: None,
             tenant,
             account: None,
         });
