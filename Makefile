@@ -195,10 +195,6 @@ D = $(DESTDIR)
 # Files that name others, in their place.
 PLACED = sed 's|@BINDIR@|$(BINDIR)|; s|@DOCDIR@|$(DOCDIR)|; s|@PREFIX@|$(PREFIX)|'
 
-# Pages for users, in one directory: links between them lose theirs.
-PAGES = docs/guide/*.md docs/faq.md docs/glossary.md docs/security.md
-FLAT = sed -E 's%\]\((\.\./)?(faq|glossary|security)\.md%](\2.md%g; s%\]\(guide/%](%g'
-
 install: build java install-only ## below PREFIX (/usr/local); DESTDIR for packagers
 
 # Programs come beside the old ones and are renamed: an engine that starts a hook just then finds one or the other.
@@ -225,7 +221,7 @@ install-only:
 	test -e $D$(SYSCONFDIR)/elbowroom/elbowroom.toml || \
 	  install -D -m 0640 packaging/elbowroom.toml $D$(SYSCONFDIR)/elbowroom/elbowroom.toml
 	install -D -m 0644 -t $D$(DOCDIR) LICENSE-APACHE LICENSE-MIT
-	for page in $(PAGES); do $(FLAT) $$page > $D$(DOCDIR)/$$(basename $$page) || exit 1; done
+	packaging/pages $D$(DOCDIR)
 	install -D -m 0644 -t $D$(DOCDIR)/examples probes/requests.py probes/requests.sh
 	for name in $(notdir $(wildcard packaging/examples/*)); do $(PLACED) packaging/examples/$$name > $D$(DOCDIR)/examples/$${name%.in}; done
 	install -D -m 0644 -t $D$(SHAREDIR)/elbowroom/prometheus packaging/prometheus/elbowroom.rules.yml packaging/prometheus/scrape.yml

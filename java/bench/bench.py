@@ -4,7 +4,9 @@ Rows of tab-separated values. `time` and `cpu` are of the run with the agent by 
 CPU time of the agent's own thread by the wall time of the run; all in percent. ELBOWROOM is the binary to run containers with.
 """
 
+import ctypes
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -16,17 +18,23 @@ ROUNDS = int(os.environ.get("ROUNDS", "31"))
 OBJECTS = "30000000"
 COLLECTORS = {"parallel": "-XX:+UseParallelGC", "g1": "-XX:+UseG1GC"}
 JAVA = "java"
+PR_SET_PDEATHSIG = 1
 
 
 def main(classes, binary):
     with tempfile.TemporaryDirectory() as run_dir:
-        agent = subprocess.Popen([binary, "--run-dir", run_dir, "agent"], stderr=subprocess.DEVNULL)
+        agent = subprocess.Popen([binary, "--run-dir", run_dir, "agent"], stderr=subprocess.DEVNULL, preexec_fn=end_with_parent)
         try:
             wait_for(Path(run_dir, "agent.sock"), agent)
             report(lambda collector, extra: work(binary, run_dir, classes, collector, extra))
         finally:
             agent.terminate()
             agent.wait()
+
+
+def end_with_parent():
+    """Has this process told to end when the one that started it does, however that ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def wait_for(socket, agent):

@@ -111,6 +111,20 @@ fn a_disks_clock_that_began_anew_is_no_idle_disk_and_no_fast_one() {
 }
 
 #[test]
+fn a_cgroup_that_reclaims_below_its_own_limit_is_no_shortage_of_the_host() {
+    let mut host = Sim::new(V2);
+    host.limit(6 * GIB);
+    host.available(4 * GIB);
+    host.host_waits_for_memory(2_000);
+    let severity = |host: &Sim| says("memory-not-reserved", host).map(|(severity, _)| severity);
+    assert_eq!(severity(&host), Some(Severity::Info), "nobody but the cgroup itself reclaimed");
+    host.vmstat("pgsteal_kswapd", 20);
+    assert_eq!(severity(&host), Some(Severity::Warning), "and now the host");
+    host.host_waits_for_memory(100);
+    assert_eq!(severity(&host), Some(Severity::Info), "it is hardly waited for");
+}
+
+#[test]
 fn a_heap_without_any_sensible_size_is_still_told() {
     let mut host = Sim::new(V2);
     host.limit(GIB);

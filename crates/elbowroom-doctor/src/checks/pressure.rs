@@ -20,7 +20,10 @@ pub(super) fn shortage(facts: &HostFacts) -> Option<(String, String)> {
         return Some(reclaim);
     }
     let stalled = host.after.pressure.as_ref().map_or(0, |p| p[2].some.avg10);
-    (stalled >= 500).then(|| {
+    // The host's file counts stalls of every cgroup, also of one that reclaims below its own limit while memory is free for all
+    // others (kernel/sched/psi.c): they are the host's where the host reclaimed too, however little.
+    let (kswapd, allocations) = host_reclaim_rates(facts);
+    (stalled >= 500 && kswapd + allocations > 0.0).then(|| {
         ("/proc/pressure/memory some avg10".into(), format!("{}.{:02}%", stalled / 100, stalled % 100))
     })
 }
@@ -28,14 +31,17 @@ pub(super) fn shortage(facts: &HostFacts) -> Option<(String, String)> {
 /// Reclaim for the whole host between the looks: kswapd, or allocations that had to reclaim because the host was short
 /// (`allocstall` is counted for the host only, never for a cgroup at its own limit: mm/vmscan.c, `try_to_free_pages`).
 pub(super) fn host_reclaim(facts: &HostFacts) -> Option<(String, String)> {
-    let host = &facts.host;
-    let rate = |key: &str| host.vmstat(key).map_or(0.0, |(b, a)| facts.per_second(b, a));
-    let kswapd = rate("pgsteal_kswapd");
+    let (kswapd, stalls) = host_reclaim_rates(facts);
     if kswapd >= RECLAIM_RATE_THRESHOLD {
         return Some(("/proc/vmstat pgsteal_kswapd".into(), format!("+{kswapd:.0} pages/s")));
     }
-    let stalls = allocstall_rate(facts);
     (stalls >= 1.0).then(|| ("/proc/vmstat allocstall_*".into(), format!("+{stalls:.0}/s")))
+}
+
+/// Pages per second that kswapd took, and allocations per second that had to reclaim for themselves.
+fn host_reclaim_rates(facts: &HostFacts) -> (f64, f64) {
+    let kswapd = facts.host.vmstat("pgsteal_kswapd").map_or(0.0, |(b, a)| facts.per_second(b, a));
+    (kswapd, allocstall_rate(facts))
 }
 
 /// Allocations per second that had to reclaim for themselves, in whatever zone.

@@ -17,7 +17,7 @@ pub(super) const NOT_RESERVED: DoctorCheck = DoctorCheck {
     reads_v1: "memory.limit_in_bytes, memory.usage_in_bytes, memory.soft_limit_in_bytes, /proc/meminfo",
     reads_v2: "memory.max, memory.current, memory.low and memory.min up to the root, /proc/meminfo",
     threshold: "what limits promise beyond use and reservation is more than MemAvailable; a warning only while the host is \
-                short (MemAvailable below 10 %, allocations that reclaim, or memory pressure)",
+                short (MemAvailable below 10 %, allocations that reclaim, or memory pressure while the host itself reclaims)",
     reference: PAPER,
     run: not_reserved,
 };

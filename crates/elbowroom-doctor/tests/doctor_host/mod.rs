@@ -245,6 +245,11 @@ impl Sim {
         (io.some.avg10, io.full.avg10) = (part, part);
     }
 
+    /// Some tasks wait for memory, in whatever cgroup.
+    pub fn host_waits_for_memory(&mut self, part: u32) {
+        self.facts.host.after.pressure.as_mut().expect("set above")[2].some.avg10 = part;
+    }
+
     pub fn available(&mut self, bytes: u64) {
         self.meminfo("MemAvailable", bytes);
     }

@@ -237,7 +237,7 @@ pub enum Part {
     Obey,
     /// Each step that a lease can go through, once, when told to.
     Cycle,
-    /// One change of a limit when told to; says how it went and how many leases it holds. And another one.
+    /// One change of a limit that it made, when told to; says how it went and how many leases it holds. And another one.
     Change,
     /// Changes all limits as fast as it can, from when it is told to.
     Storm,
@@ -351,6 +351,10 @@ fn part() {
     let Ok(part) = std::env::var(PART) else { return };
     let mut leases = Leases::open(Path::new(&std::env::var_os(LEDGER).unwrap())).unwrap();
     let knobs: [CgroupKnob; 4] = serde_json::from_str(&std::env::var(KNOBS).unwrap()).unwrap();
+    if part == "Change" {
+        // Before it says that it is ready: its stops are counted from there, and all of them belong to the change.
+        let _ = leases.set(&knobs[0], At(5 * MIB), "first");
+    }
     println!("\nready {}", rustix::thread::gettid().as_raw_nonzero());
     let mut lines = std::io::stdin().lines().map(Result::unwrap);
     match part.as_str() {
@@ -362,7 +366,6 @@ fn part() {
             std::process::exit(0);
         }
         "Change" => {
-            let _ = leases.set(&knobs[0], At(5 * MIB), "first");
             lines.next();
             let done = leases.set(&knobs[0], At(6 * MIB), "change").unwrap();
             println!("{done:?} {}", leases.held().count());
