@@ -589,6 +589,7 @@ fn limits_of_the_only_cgroup_in_a_scope_come_and_go_with_it() {
         let id = told.group(&path).unwrap().id;
         let inner = format!("{scope}/container");
         rig.mkdir(&inner);
+        rig.write(CgroupController::Memory, &scope, "cgroup.subtree_control", "+memory");
         rig.write(CgroupController::Memory, &inner, "memory.max", "256M");
         told.until("limited below", |t| limit(t) == at(256));
         rig.write(CgroupController::Memory, &inner, "memory.max", "128M");

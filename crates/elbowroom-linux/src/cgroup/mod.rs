@@ -3,10 +3,10 @@
 
 pub mod layout;
 pub mod read;
+mod subgroup;
 pub mod v1;
 pub mod v2;
 
-use crate::discover::is_subgroup;
 use crate::proc;
 use crate::root::{ReadError, Root};
 use elbowroom_types::id::DeviceNumber;
@@ -19,7 +19,9 @@ pub use read::{CgroupDir, CgroupRef};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+pub(crate) use subgroup::is_subgroup;
+pub use subgroup::subgroup;
 
 /// A value that may be absent, from a file that may be unreadable.
 pub(crate) type ReadResult<T> = Result<Option<T>, ReadError>;
@@ -62,14 +64,6 @@ pub fn limits(layout: &CgroupLayout, group: &Path, mut fault: impl FnMut(&ReadEr
         }
     }
     limits
-}
-
-/// The cgroup below a container's in which all of it is, with limits of its own, where there is one: crun's (see [`crate::discover`]).
-pub fn subgroup(layout: &CgroupLayout, container: &Path) -> Option<PathBuf> {
-    let (version, dir) = layout.dir(CgroupController::Memory, container)?;
-    let children = dir.children(2).ok()??;
-    let [(only, _)] = &children[..] else { return None };
-    (version == CgroupVersion::V2 && is_subgroup(container, only)).then(|| container.join(only))
 }
 
 struct ErrorSink<'a> {

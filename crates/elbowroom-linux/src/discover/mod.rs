@@ -59,7 +59,6 @@ use docker::DockerFiles;
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::glob;
 use elbowroom_types::label::{ContainerLabels, LabelPolicy};
-pub(crate) use paths::is_subgroup;
 use paths::{PathClaim, is_monitor, path_claim, pod_uid};
 use record::{EngineRecord, printable};
 use std::path::{Path, PathBuf};

@@ -2,8 +2,6 @@
 
 use elbowroom_types::container::ContainerEngine;
 use std::borrow::Cow;
-use std::ffi::OsStr;
-use std::path::Path;
 
 /// Longer ids are no engine's.
 const MAX_ID_LEN: usize = 128;
@@ -69,14 +67,6 @@ pub(super) fn is_monitor(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let rest = PREFIXES.iter().find_map(|(prefix, _)| name.strip_prefix(prefix));
     rest.is_some_and(|rest| rest.starts_with("-conmon-"))
-}
-
-/// The cgroup below its scope in which crun keeps a container, where systemd manages cgroups (crun(1), `run.oci.systemd.subgroup`).
-const SUBGROUP: &str = "container";
-
-/// Whether `below`, the only cgroup below the container at `path`, is one that crun made for it.
-pub(crate) fn is_subgroup(path: &Path, below: &OsStr) -> bool {
-    path.extension().is_some_and(|extension| extension == "scope") && below == SUBGROUP
 }
 
 /// `kubepods-besteffort-podUID.slice:cri-containerd:ID`: what a runtime without systemd makes of a path for systemd, as a name.

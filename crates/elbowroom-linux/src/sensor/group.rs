@@ -9,7 +9,7 @@
 use super::Sensor;
 use super::tree::{GroupSlot, GroupTree};
 use crate::cgroup::{self, CgroupController, CgroupDir, CgroupVersion, v2};
-use crate::discover::{StateStamp, is_subgroup};
+use crate::discover::StateStamp;
 use crate::root::ReadError;
 use elbowroom_types::container::ContainerEngine;
 use elbowroom_types::unit::Micros;
@@ -131,7 +131,7 @@ impl Sensor {
         let [only] = entry.children[..] else { return None };
         let is_it = entry.group.container.is_some()
             && self.primary_version() == CgroupVersion::V2
-            && is_subgroup(&entry.path, self.tree[only].path.file_name()?);
+            && cgroup::is_subgroup(&entry.path, self.tree[only].path.file_name()?);
         is_it.then_some(only)
     }
 
