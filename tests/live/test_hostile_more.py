@@ -1,6 +1,6 @@
 """What later attacks found, by those who had read the code: memory of requests that wait, mappings of a view that make it slow to refresh,
-containers in a container, many of them at once, and with the name of a neighbour. Who goes too far is named in `alerts`, `explain` and the
-log, once."""
+containers in a container, many of them at once, in each other with all processes in each, and with the name of a neighbour; senders with
+thousands of cgroups around them. Who goes too far is named in `alerts`, `explain` and the log, once."""
 
 import json
 import os
