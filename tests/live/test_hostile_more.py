@@ -1,6 +1,6 @@
 """What later attacks found, by those who had read the code: memory of requests that wait, mappings of a view that make it slow to refresh,
-containers in a container, many of them at once, and with the name of a neighbour. Who goes too far is named in `alerts`, `explain` and the
-log, once."""
+containers in a container, many of them at once, in each other with all processes in each, and with the name of a neighbour; senders with
+thousands of cgroups around them. Who goes too far is named in `alerts`, `explain` and the log, once."""
 
 import json
 import os
@@ -222,3 +222,49 @@ def test_a_process_in_many_containers_costs_its_neighbours_nothing(agent, start,
     assert busy - quiet < 0.2, (quiet, busy)
     assert late[-1] < before[-1] + 0.5 * PATIENCE, (before, late)
     assert stopped == 0 and took < 10 * PATIENCE, (stopped, took)
+
+
+# One character for each level: as deep as a path goes.
+LEVELS = 1_500
+FLOOD = """
+import os, socket, sys, threading
+for hierarchy in sys.argv[2:]:
+    with open(f"{hierarchy}/cgroup.procs", "w") as procs:
+        procs.write("0")
+own = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0))).start()
+while True:
+    own.sendto(b"x", sys.argv[1])
+"""
+
+
+def test_what_is_said_from_a_deep_cgroup_is_known_at_once(agent, start, many, run_dir):
+    """Each datagram's sender is looked for among all containers, by all cgroups around it."""
+    attacker, neighbour = start(), start("--memory", "512MiB")
+    for container in (attacker, neighbour):
+        agent.attached(container)
+    inside = attacker.directory(cgroup.HIERARCHIES[0])
+    many(inside, ["docker"])
+    many(inside / "docker", [f"{n:064x}" for n in range(200)])
+    deep = [attacker.directory(path) for path in cgroup.HIERARCHIES if path.name != "cpuset"]
+    for at, directory in enumerate(deep):
+        for _ in range(LEVELS):
+            many(deep[at], ["abcdefgh"[at]])
+            deep[at] /= "abcdefgh"[at]
+    process = role(agent, "policy")
+    eventually(lambda: len(agent.list()) >= 202)
+
+    def measured(seconds):
+        used, begin, late = cpu_seconds(process), time.monotonic(), []
+        while time.monotonic() < begin + seconds:
+            late.append(follows(neighbour, 300 + len(late)))
+            time.sleep(0.1)
+        return (cpu_seconds(process) - used) / (time.monotonic() - begin), sorted(late)
+
+    quiet, before = measured(4)
+    end = attacker.background("/usr/bin/python3", "-c", FLOOD, run_dir / "probe.sock", *deep)
+    busy, late = measured(8)
+    end()
+    print(f"the neighbour's view follows in {before[-1]:.3f} s, under attack {late[-1]:.3f} s; policy {quiet:.2f} CPUs, {busy:.2f} under attack")
+    assert busy - quiet < 0.3, (quiet, busy)
+    assert late[-1] < before[-1] + 0.5 * PATIENCE, (before, late)

@@ -11,6 +11,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 use std::{fs, io};
 
 /// When process `pid` started, on the boot clock; `None` when it is gone (`starttime` of `/proc/PID/stat`, field 22).
@@ -69,6 +70,12 @@ pub fn own_cpu_time() -> Micros {
     Micros(used.tv_sec as u64 * 1_000_000 + used.tv_nsec as u64 / 1_000)
 }
 
+/// CPU time that this thread has used.
+pub fn own_thread_cpu_time() -> Duration {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
+}
+
 /// How much sooner than others this process is killed when memory runs out (`/proc/self/oom_score_adj`, -1000..=1000); 0, the
 /// kernel's default, where that cannot be read.
 pub fn oom_score_adj() -> i32 {
@@ -112,6 +119,18 @@ pub fn enclosing_cgroups(paths: &[String]) -> Vec<&str> {
     around.sort_unstable_by_key(|path| (Reverse(path.len()), *path));
     around.dedup();
     around
+}
+
+/// Of `groups`, each with its path, the innermost that is around these cgroups or one of them. A container chooses how many cgroups are
+/// around a process of its, thousands in each hierarchy, so each group is looked at once and not each cgroup.
+pub fn innermost_group<'a, T>(paths: &[String], groups: impl Iterator<Item = (T, &'a str)>) -> Option<T> {
+    let is_around = |path: &str| {
+        let inside =
+            |own: &String| own.strip_prefix(path).map(|rest| rest.is_empty() || rest.starts_with('/'));
+        paths.iter().any(|own| inside(own) == Some(true))
+    };
+    let around = groups.filter(|(_, path)| is_around(path));
+    around.min_by_key(|(_, path)| (Reverse(path.len()), *path)).map(|(group, _)| group)
 }
 
 /// The most that a `stat` file has: 52 numbers, of which the kernel shows none with more than twenty digits, and a name.
@@ -314,6 +333,12 @@ mod tests {
             ["/a.slice/b.scope/container", "/a.slice/b.scope", "/a.slice", "/x"]
         );
         assert!(enclosing_cgroups(&[]).is_empty());
+        let innermost =
+            |groups: &[&'static str]| innermost_group(&paths, groups.iter().map(|path| (*path, *path)));
+        assert_eq!(innermost(&["/a.slice", "/a.slice/b.scope", "/x", "/y"]), Some("/a.slice/b.scope"));
+        assert_eq!(innermost(&["/x", "/a.slice/b.scope/container/deeper"]), Some("/x"));
+        assert_eq!(innermost(&["/a.slice/b", "/a.slice/b.scop", ""]), None);
+        assert_eq!(innermost_group(&[], [(1, "/x")].into_iter()), None);
     }
 
     const STAT: &str =

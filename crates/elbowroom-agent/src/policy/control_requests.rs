@@ -138,9 +138,8 @@ impl PolicyLoop {
         let now = timer::now();
         for (prepare, deadline, answer) in std::mem::take(&mut self.preparing) {
             let paths = process::cgroup_paths(prepare.pid);
-            let found = process::enclosing_cgroups(&paths).into_iter().find_map(|path| {
-                self.containers.iter().find(|(_, resident)| resident.path == path).map(|(id, _)| *id)
-            });
+            let containers = self.containers.iter().map(|(id, resident)| (*id, resident.path.as_str()));
+            let found = process::innermost_group(&paths, containers);
             // Not who asks: a hook may still be in its runtime's namespaces.
             let first = found.and_then(|id| self.init_pid(id)).map_or(prepare.pid, |pid| pid as i32);
             let container = found.and_then(|id| self.views.group(id)?.container.as_ref());

@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 
 /// Datagrams that are read from one socket in a second, about 20 us each; the rest wait, and their senders with them.
 const MAX_PER_SECOND: u32 = 500;
+/// And so much CPU time for them: the kernel takes a millisecond to say where a sender is that has thousands of cgroups around it
+/// (fs/kernfs/dir.c, `kernfs_path_from_node_locked`).
+const MAX_CPU_PER_SECOND: Duration = Duration::from_millis(50);
 
 /// What an application, or a source of it, said.
 pub enum ProbeEvent {
@@ -140,19 +143,20 @@ struct RateLimitedSocket {
     socket: DatagramSocket,
     since: Instant,
     received: u32,
+    cpu: Duration,
     /// That its senders let nothing be read was told.
     told: bool,
 }
 
 impl RateLimitedSocket {
     fn new(socket: DatagramSocket) -> Self {
-        Self { socket, since: Instant::now(), received: 0, told: false }
+        Self { socket, since: Instant::now(), received: 0, cpu: Duration::ZERO, told: false }
     }
 
     /// Whether nothing is read for now: this second's share is used up, or its senders let nothing be read.
     fn is_rate_limited(&mut self, now: Instant) -> bool {
         if now.duration_since(self.since) >= Duration::from_secs(1) {
-            (self.since, self.received) = (now, 0);
+            (self.since, self.received, self.cpu) = (now, 0, Duration::ZERO);
         }
         let is_clogged = self.socket.is_clogged();
         if is_clogged && !std::mem::replace(&mut self.told, true) {
@@ -160,7 +164,11 @@ impl RateLimitedSocket {
                 "senders keep the kernel from releasing descriptors that they sent (use Linux 6.16 or newer)";
             tracing::warn!(because, "nothing is read from a socket for probes");
         }
-        is_clogged || self.received >= MAX_PER_SECOND
+        is_clogged || self.has_had_share()
+    }
+
+    fn has_had_share(&self) -> bool {
+        self.received >= MAX_PER_SECOND || self.cpu >= MAX_CPU_PER_SECOND
     }
 }
 
@@ -224,9 +232,14 @@ impl ProbeListenerThread {
         let Some(ear) = self.sockets.get_mut(&network) else { return };
         // A few at a time: the others have their turn.
         for _ in 0..16 {
+            if ear.has_had_share() {
+                return;
+            }
+            let begin = process::own_thread_cpu_time();
             let Ok(Some(datagram)) = ear.socket.receive() else { return };
-            ear.received += 1;
             let paths = datagram.sender_cgroups();
+            ear.received += 1;
+            ear.cpu += process::own_thread_cpu_time().saturating_sub(begin);
             let record = ProbeRecord::parse(&datagram.bytes).map_err(|error| error.to_string());
             let back = datagram.sender_address().map(|to| ReplyAddress { network, address: to.clone() });
             tell(ProbeEvent::Datagram { network, paths, record, reply_to: back });

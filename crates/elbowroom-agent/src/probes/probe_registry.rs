@@ -213,9 +213,8 @@ impl ProbeRegistry {
     /// network it sent in, where only one container is.
     fn sender_container(&self, network: Option<NetNamespace>, paths: &[String]) -> Option<CgroupId> {
         if !paths.is_empty() {
-            let at =
-                |path: &str| self.containers.iter().find(|(_, entry)| entry.path == path).map(|(id, _)| *id);
-            return process::enclosing_cgroups(paths).into_iter().find_map(at);
+            let containers = self.containers.iter().map(|(id, entry)| (*id, entry.path.as_str()));
+            return process::innermost_group(paths, containers);
         }
         let there =
             |entry: &ContainerProbe| entry.location.is_some_and(|place| Some(place.network) == network);

@@ -6,11 +6,11 @@
 
 use super::SeccompContainer;
 use super::worker::answer;
+use elbowroom_linux::process::own_thread_cpu_time;
 use elbowroom_linux::seccomp::{NotificationLog, SeccompListener, SeccompNotification};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -210,14 +210,14 @@ struct AnswerThrottle {
 
 impl Default for AnswerThrottle {
     fn default() -> Self {
-        Self { since: Instant::now(), cpu_at: thread_cpu_time(), owed: Duration::ZERO }
+        Self { since: Instant::now(), cpu_at: own_thread_cpu_time(), owed: Duration::ZERO }
     }
 }
 
 impl AnswerThrottle {
     /// How long this thread pauses for what it did since it was asked last.
     fn pause(&mut self) -> Option<Duration> {
-        let (now, cpu) = (Instant::now(), thread_cpu_time());
+        let (now, cpu) = (Instant::now(), own_thread_cpu_time());
         let (elapsed, spent) = (now - self.since, cpu.saturating_sub(self.cpu_at));
         (self.since, self.cpu_at) = (now, cpu);
         self.reckon(elapsed, spent)
@@ -228,11 +228,6 @@ impl AnswerThrottle {
         let over = self.owed.saturating_sub(ANSWER_BURST);
         (!over.is_zero()).then(|| (over * ANSWER_SHARE).min(MAX_PAUSE))
     }
-}
-
-fn thread_cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// The next call and the page to answer it from.

@@ -18,6 +18,8 @@ const AGENT_TIMEOUT: Duration = Duration::from_millis(300);
 const RETRY_INTERVAL: Duration = Duration::from_secs(3);
 /// Where the agent keeps pages, below its run directory.
 const PAGES_DIR: &str = "pages";
+/// Of so many cgroups around a container's process it is asked whether they are its own: it makes more in itself as it likes.
+const MAX_CGROUPS: usize = 64;
 /// Questions under way at once.
 const MAX_LOOKUPS: usize = 4;
 
@@ -91,7 +93,7 @@ fn attached_page(run_dir: &Path, pid: i32) -> Option<PathBuf> {
         Ok(ControlResponse::Container(view)) if view.path == path => Some(view),
         _ => None,
     };
-    let view = process::enclosing_cgroups(&paths).into_iter().find_map(show)?;
+    let view = process::enclosing_cgroups(&paths).into_iter().take(MAX_CGROUPS).find_map(show)?;
     view.attached.then(|| Some(run_dir.join(PAGES_DIR).join(view.view_dir.file_name()?))).flatten()
 }
 

@@ -11,8 +11,8 @@ use crate::view_server::host_files::HostFiles;
 use crate::view_server::slots::Slots;
 use crate::view_server::triggers::Triggers;
 use crate::view_server::{FuseError, abi, session};
+use elbowroom_linux::process::own_thread_cpu_time;
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
@@ -147,7 +147,7 @@ struct Worker<'a> {
 impl<'a> Worker<'a> {
     fn new(shared: &'a SharedServer) -> Self {
         let server = FuseServer::new(&shared.slots, HostFiles::new("/"));
-        Self { shared, server, out: Vec::with_capacity(128 << 10), cpu_used: thread_cpu_time() }
+        Self { shared, server, out: Vec::with_capacity(128 << 10), cpu_used: own_thread_cpu_time() }
     }
 
     fn answer(&mut self, connection: Connection, request: &FuseRequest<'_>) -> Result<(), FuseError> {
@@ -178,14 +178,9 @@ impl<'a> Worker<'a> {
 
     /// Charges what this thread has done since it was called last.
     fn charge(&mut self, account: Option<usize>) {
-        let before = std::mem::replace(&mut self.cpu_used, thread_cpu_time());
+        let before = std::mem::replace(&mut self.cpu_used, own_thread_cpu_time());
         if let Some(account) = account {
             self.shared.budgets.charge(account, self.cpu_used.saturating_sub(before), Instant::now());
         }
     }
-}
-
-fn thread_cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -16,8 +16,8 @@ use super::notifier_queue::{
 };
 use crate::view_server::slots::{SlotHandle, SlotSnapshot};
 use crate::view_server::{FuseError, abi};
+use elbowroom_linux::process::own_thread_cpu_time;
 use elbowroom_view::pages::tree;
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
@@ -320,9 +320,9 @@ impl NotifierShared {
                 self.send_notification(&thread.message)
             }),
             &Job::Pages(slot, old) => {
-                let (begin, cpu) = (Instant::now(), thread_cpu_time());
+                let (begin, cpu) = (Instant::now(), own_thread_cpu_time());
                 let dropped = self.drop_old(slot, old, thread);
-                let (now, cpu) = (Instant::now(), thread_cpu_time().saturating_sub(cpu));
+                let (now, cpu) = (Instant::now(), own_thread_cpu_time().saturating_sub(cpu));
                 let cpu = if old.is_own { Duration::ZERO } else { cpu };
                 let mut work = lock(&self.queue);
                 if work.drops.took(old.tenant, now, now - begin, cpu) {
@@ -372,11 +372,6 @@ impl NotifierShared {
 struct DropThread {
     snapshot: SlotSnapshot,
     message: Vec<u8>,
-}
-
-fn thread_cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 #[cfg(test)]
