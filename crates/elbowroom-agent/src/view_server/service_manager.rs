@@ -221,15 +221,15 @@ impl AgentProgress {
         }
     }
 
-    /// Takes a look; `fuse` is the connection.
-    pub fn update(&mut self, slots: &Slots, fuse: impl AsFd, now: Instant) {
+    /// Takes a look; `fuse` are the connections that the view server answers.
+    pub fn update(&mut self, slots: &Slots, fuse: [BorrowedFd<'_>; Connection::ALL.len()], now: Instant) {
         let beat = slots.heartbeats();
         if beat != self.last_heartbeat.0 {
             self.last_heartbeat = (beat, now);
         }
         let answered = slots.answered();
         // A server that has nothing to do does not lag behind.
-        let idle = answered == slots.counters().requests && !has_requests(fuse);
+        let idle = answered == slots.counters().requests && !has_requests(&fuse);
         if idle || answered != self.last_answered.0 {
             self.last_answered = (answered, now);
         }
@@ -248,11 +248,12 @@ impl AgentProgress {
     }
 }
 
-/// Whether requests wait that no server has taken yet.
-fn has_requests(fuse: impl AsFd) -> bool {
-    let mut polled = [PollFd::new(&fuse, PollFlags::IN)];
+/// Whether requests wait, on whatever connection, that no server has taken yet.
+fn has_requests(fuse: &[BorrowedFd<'_>; Connection::ALL.len()]) -> bool {
+    let mut polled = fuse.each_ref().map(|fuse| PollFd::new(fuse, PollFlags::IN));
     let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-    matches!(rustix::event::poll(&mut polled, Some(&none)), Ok(1..) if polled[0].revents().contains(PollFlags::IN))
+    rustix::event::poll(&mut polled, Some(&none)).is_ok()
+        && polled.iter().any(|polled| polled.revents().contains(PollFlags::IN))
 }
 
 /// The service that a process with this `/proc/self/cgroup` belongs to (systemd.io/CGROUP_DELEGATION: a unit is a directory).
@@ -378,31 +379,34 @@ mod tests {
 
     #[test]
     fn a_part_that_stands_still_with_work_to_do_is_stuck_and_an_idle_one_is_not() {
-        let slots = Slots::create(4, 1).unwrap();
-        // A pipe with a byte in it is a queue with a request in it.
-        let (queue, requests) = rustix::pipe::pipe().unwrap();
+        let patience = Duration::from_secs(10);
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let patience = Duration::from_secs(10);
-        let mut progress = AgentProgress::new(&slots);
-        assert!(!progress.is_ready());
-        slots.count_heartbeat();
-        progress.update(&slots, &queue, after(20));
-        assert!(progress.is_ready() && progress.is_progressing(after(25), patience), "idle");
-        rustix::io::write(&requests, b"r").unwrap();
-        slots.count_heartbeat();
-        progress.update(&slots, &queue, after(40));
-        assert!(!progress.is_progressing(after(40), patience), "a request that is not taken");
-        slots.count_request(false);
-        slots.count_answered();
-        progress.update(&slots, &queue, after(41));
-        assert!(progress.is_progressing(after(42), patience), "answers");
-        rustix::io::read(&queue, &mut [0; 1]).unwrap();
-        slots.count_request(false);
-        progress.update(&slots, &queue, after(60));
-        assert!(
-            !progress.is_progressing(after(60), patience),
-            "a request that was taken and not answered, and no beat"
-        );
+        // A pipe with a byte in it is a queue with a request in it.
+        let pipes = Connection::ALL.map(|_| rustix::pipe::pipe().unwrap());
+        let queues = pipes.each_ref().map(|(queue, _)| queue.as_fd());
+        for (queue, requests) in &pipes {
+            let slots = Slots::create(4, 1).unwrap();
+            let mut progress = AgentProgress::new(&slots);
+            assert!(!progress.is_ready());
+            slots.count_heartbeat();
+            progress.update(&slots, queues, after(20));
+            assert!(progress.is_ready() && progress.is_progressing(after(25), patience), "idle");
+            rustix::io::write(requests, b"r").unwrap();
+            slots.count_heartbeat();
+            progress.update(&slots, queues, after(40));
+            assert!(!progress.is_progressing(after(40), patience), "a request that is not taken");
+            slots.count_request(false);
+            slots.count_answered();
+            progress.update(&slots, queues, after(41));
+            assert!(progress.is_progressing(after(42), patience), "answers");
+            rustix::io::read(queue, &mut [0; 1]).unwrap();
+            slots.count_request(false);
+            progress.update(&slots, queues, after(60));
+            assert!(
+                !progress.is_progressing(after(60), patience),
+                "a request that was taken and not answered, and no beat"
+            );
+        }
     }
 }
