@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 
 import pytest
@@ -43,6 +44,19 @@ def test_it_is_ready_when_it_answers_and_gives_away_what_must_outlive_it(new_age
     manager.heard("STOPPING")
     # A clean stop leaves nothing to adopt.
     eventually(lambda: manager.listen() is not None and manager.store == {})
+
+
+def test_a_manager_that_reads_nothing_delays_neither_a_start_nor_a_stop(new_agent, scratch):
+    path = scratch / "deaf.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        deaf.bind(str(path))
+        sender.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            while True:
+                sender.sendto(b"X=1", str(path))
+        agent = new_agent(prefix=["env", f"NOTIFY_SOCKET={path}"]).start()
+        assert agent.stop() == 0
+    assert agent.tail().count("the service manager takes no message") == 1, agent.tail()
 
 
 def test_the_next_agent_adopts_the_views_and_no_read_fails(new_agent, manager, start):

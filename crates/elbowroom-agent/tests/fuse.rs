@@ -18,7 +18,7 @@ use elbowroom_view::pages::{render, tree};
 use rig::agent::{Agent, ROLES, Watchdog, cannot_run, program};
 use rig::policy::{facts_of, times_of};
 use rig::readers::{EVERY_WAY, How, Reader, check_meminfo};
-use rig::storm::Storm;
+use rig::storm::{STALE_MS, Storm};
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
@@ -159,7 +159,7 @@ fn no_read_fails_tears_or_mixes_while_every_process_is_killed_in_turn() {
     let bad = (report.failed, report.torn, report.foreign, report.backwards);
     assert_eq!(bad, (0, 0, 0, 0), "{report:#?}");
     assert!(report.reads > 1000 && report.killed.iter().all(|n| *n >= 12), "{report:#?}");
-    assert!(report.stale_ms < 2000, "somebody still reads an old page: {report:#?}");
+    assert!(report.stale_ms < STALE_MS, "somebody still reads an old page: {report:#?}");
 }
 
 /// Takes the next request away from the view server, as a server does that is killed before it answers: the server is
@@ -316,12 +316,11 @@ fn when_all_die_at_once_the_next_agent_starts_afresh() {
     assert!(check_meminfo(&std::fs::read(&path).unwrap(), 0).is_ok());
     let mounts = session::mounts_on(&agent.dir.path().join("private/views")).unwrap();
     assert_eq!(mounts.iter().filter(|line| line.is_ours()).count(), 1);
-    let pages = session::mounts_on(&agent.dir.path().join("pages")).unwrap();
-    assert_eq!(
-        pages.iter().map(is_page_mount).collect::<Vec<_>>(),
-        [true],
-        "those of the dead agent are gone"
-    );
+    // Those of the dead agent are gone.
+    wait_until(|| {
+        let pages = session::mounts_on(&agent.dir.path().join("pages")).unwrap();
+        matches!(&pages[..], [page] if is_page_mount(page))
+    });
     assert_eq!(drop_and_read(&held), Err(Some(Errno::NOTCONN)), "a new agent is a new connection");
     drop(agent);
     assert!(second.wait().unwrap().success());
@@ -366,7 +365,7 @@ fn what_somebody_unmounted_is_made_anew() {
         wait_until(|| std::fs::read(&path).is_ok());
         assert!(check_meminfo(&std::fs::read(&path).unwrap(), 0).is_ok());
         for name in ["private/views", "private/triggers", "pages"] {
-            assert_eq!(session::mounts_on(&agent.dir.path().join(name)).unwrap().len(), 1, "{name}");
+            wait_until(|| session::mounts_on(&agent.dir.path().join(name)).unwrap().len() == 1);
         }
     }
 }
@@ -516,26 +515,26 @@ fn a_snapshot_is_one_version_while_writers_in_other_processes_are_killed() {
     let containers: Vec<_> = (0..3)
         .map(|c| slots.add(&rig::name(c), (0, 0), &[1; 64], &facts_of(c, 1), &times_of(1)).unwrap())
         .collect();
-    let mut snapshot = SlotSnapshot::default();
-    let mut versions = 0;
+    let (mut snapshot, mut last) = (SlotSnapshot::default(), [1; 3]);
     for _ in 0..20 {
         let fd = slots.memory().as_raw_fd().to_string();
         let args = ["slots-writer", &std::process::id().to_string(), &fd];
         let mut writer = Command::new(program()).args(args).spawn().unwrap();
-        let (began, mut last) = (Instant::now(), 0);
-        while began.elapsed() < Duration::from_millis(50) {
+        let (began, mut seen) = (Instant::now(), 0);
+        // A busy machine takes its time to start it.
+        while began.elapsed() < Duration::from_millis(50) || seen < 10 {
+            assert!(began.elapsed() < Duration::from_secs(30), "the writer does not get to write");
             for (container, slot) in containers.iter().enumerate() {
                 slots.snapshot(*slot, &mut snapshot).unwrap();
                 let version = snapshot.facts.memory_stat.anon.as_kib();
                 assert_eq!(snapshot.facts.memory, rig::policy::memory_of(container));
                 assert_eq!(snapshot.facts.memory_stat, facts_of(container, version).memory_stat);
                 assert_eq!(snapshot.times, times_of(version));
-                versions += u64::from(version != last);
-                last = version;
+                seen += u64::from(version != last[container]);
+                last[container] = version;
             }
         }
         writer.kill().unwrap();
         writer.wait().unwrap();
     }
-    assert!(versions > 100, "{versions}: the writers did not get to write");
 }

@@ -421,24 +421,35 @@ fn idle_groups_are_read_seldom_and_one_that_wakes_is_seen_soon() {
         told.sensor.tick(now);
         reads += told.sensor.cost().groups;
     }
-    assert!(reads < 62 * 20, "{reads} reads in 62 ticks over the machine's groups and 20 idle ones");
+    // Others of the machine's groups may be at work.
+    let groups = told.groups.len() as u64;
+    assert!(
+        reads < 62 * (groups - 10),
+        "{reads} reads in 62 ticks over {groups} groups, 20 of which are idle"
+    );
 
-    rig.spawn("g7", "while :; do :; done");
+    let pid = rig.spawn("g7", "while :; do :; done");
     let woken = format!("/{}/g7", rig.name);
+    // A busy machine does not run it at once, and until then there is nothing to see.
+    let has_run = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let mut fields = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace();
+        fields.nth(11).is_some_and(|ticks| ticks != "0")
+    };
     let used = Instant::now();
     let mut ticks = 0;
     loop {
         // The process needs real time to use some.
         std::thread::sleep(Duration::from_millis(24));
         now = now.saturating_add(Micros::millis(24));
-        ticks += 1;
+        ticks += u32::from(has_run());
         let tick = told.sensor.tick(now);
         if tick.usage.iter().any(|(id, usage)| ids.get(id) == Some(&woken) && usage.cpu > Micros::ZERO) {
             break;
         }
         assert!(used.elapsed() < DEADLINE);
     }
-    // Backing off alone would take up to 62 ticks. 15 leave room for a busy machine that does not run the process at once.
+    // Backing off alone would take up to 62 ticks.
     assert!(ticks <= 15, "seen after {ticks} ticks");
 }
 

@@ -1,6 +1,7 @@
 //! Descriptors that the service manager keeps over a restart of the process that holds them, and what they are called there.
 
 use super::{MAX_CONTAINERS, SeccompContainer};
+use crate::view_server::service_manager::{send_state, take_listen_fds};
 use elbowroom_linux::seccomp::{NotificationLog, SeccompListener};
 use elbowroom_types::unit::Micros;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -17,7 +18,9 @@ pub(super) fn is_managed() -> bool {
 }
 
 pub(super) fn notify_service_manager(state: &[NotifyState<'_>]) {
-    let _ = sd_notify::notify(state);
+    if let Err(error) = send_state(state, &[]) {
+        tracing::warn!(%error, ?state, "the service manager was not told");
+    }
 }
 
 /// What a listener is called at the service manager: no colon or control character, at most 255 bytes (sd_notify(3)).
@@ -32,7 +35,7 @@ pub(super) fn listener_name(slot: usize, container: &SeccompContainer) -> String
 pub(super) fn store_fd(name: &str, fd: BorrowedFd<'_>) {
     if is_managed() {
         let state = [NotifyState::FdStore, NotifyState::FdName(name)];
-        if let Err(error) = sd_notify::notify_with_fds(&state, &[fd]) {
+        if let Err(error) = send_state(&state, &[fd]) {
             tracing::warn!(%error, name, "the service manager does not keep this descriptor");
         }
     }
@@ -41,7 +44,7 @@ pub(super) fn store_fd(name: &str, fd: BorrowedFd<'_>) {
 /// What a keeper before left with the service manager.
 pub(super) fn take_stored() -> (Option<NotificationLog>, BTreeMap<usize, SeccompContainer>) {
     let (mut record, mut containers) = (None, BTreeMap::new());
-    for (fd, name) in crate::view_server::service_manager::take_listen_fds() {
+    for (fd, name) in take_listen_fds() {
         if name == RECORD_FD_NAME {
             record = NotificationLog::open(fd).ok();
         } else if let Some((slot, container)) = listener(fd, &name) {

@@ -12,6 +12,7 @@ use elbowroom_linux::lease::{HEARTBEAT_INTERVAL, LeaseGuard};
 use elbowroom_linux::process;
 use elbowroom_linux::signal::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::AsFd;
 use rustix::process::{Pid, Signal};
 use std::fs::File;
 use std::process::Child;
@@ -211,7 +212,8 @@ impl Supervisor<'_> {
     /// Tells the service manager how the agent does.
     fn notify_service_manager(&mut self) {
         let now = Instant::now();
-        self.progress.update(self.slots, self.handover.connection(Connection::Views), now);
+        let fuse = Connection::ALL.map(|connection| self.handover.connection(connection).as_fd());
+        self.progress.update(self.slots, fuse, now);
         let works = self.progress.is_progressing(now, self.service_manager.stall_timeout());
         self.service_manager.notify_status(self.progress.is_ready(), works, self.slots);
     }

@@ -20,8 +20,12 @@ use crate::view_server::slots::Slots;
 use elbowroom_linux::bounded;
 use elbowroom_types::unit::counted;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use sd_notify::NotifyState;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -84,29 +88,36 @@ pub(crate) struct ServiceManager {
     /// How long the agent may be silent, where a service manager listens for it.
     watchdog: Option<Duration>,
     watchdog_fed_at: Instant,
+    /// Whether the last message did not go.
+    is_deaf: bool,
 }
 
 impl ServiceManager {
     /// The manager of this process.
     pub fn new() -> Self {
-        Self { ready_sent: false, watchdog: sd_notify::watchdog_enabled(), watchdog_fed_at: Instant::now() }
+        Self {
+            ready_sent: false,
+            watchdog: sd_notify::watchdog_enabled(),
+            watchdog_fed_at: Instant::now(),
+            is_deaf: false,
+        }
     }
 
     /// Gives what must outlive us to the store, in place of what is there.
-    pub(crate) fn store_fds(&self, fuse: &[OwnedFd; Connection::ALL.len()], slots: &OwnedFd) {
+    pub(crate) fn store_fds(&mut self, fuse: &[OwnedFd; Connection::ALL.len()], slots: &OwnedFd) {
         let fuse = FUSE_FD_NAMES.into_iter().zip(fuse);
         for (name, fd) in fuse.chain([(SLOTS_FD_NAME, slots)]) {
             self.notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
             // Without FDPOLL=0 the manager would wake up at every request in the queue.
             let state = [NotifyState::FdStore, NotifyState::FdName(name), NotifyState::Custom("FDPOLL=0")];
-            if let Err(error) = sd_notify::notify_with_fds(&state, &[fd.as_fd()]) {
+            if let Err(error) = send_state(&state, &[fd.as_fd()]) {
                 tracing::warn!(%error, name, "the service manager does not keep it: a restart will replace the views");
             }
         }
     }
 
     /// Nothing is to outlive us any more.
-    pub(crate) fn remove_fds(&self) {
+    pub(crate) fn remove_fds(&mut self) {
         for name in FUSE_FD_NAMES.into_iter().chain([SLOTS_FD_NAME]) {
             self.notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
         }
@@ -115,20 +126,20 @@ impl ServiceManager {
     /// To be called once a second or more often: tells that the agent is ready, once, and that it works, often enough.
     pub(crate) fn notify_status(&mut self, ready: bool, works: bool, slots: &Slots) {
         if ready && !self.ready_sent {
-            self.ready_sent = true;
-            self.notify(&[NotifyState::Ready]);
+            self.ready_sent = self.notify(&[NotifyState::Ready]);
         }
         let Some(watchdog) = self.watchdog else { return };
         if self.ready_sent && works && self.watchdog_fed_at.elapsed() >= watchdog / 6 {
             let status = format!("views of {}", counted(slots.iter_from(0).count(), "container"));
-            self.notify(&[NotifyState::Watchdog, NotifyState::Status(&status)]);
-            self.watchdog_fed_at = Instant::now();
+            if self.notify(&[NotifyState::Watchdog, NotifyState::Status(&status)]) {
+                self.watchdog_fed_at = Instant::now();
+            }
         }
     }
 
-    /// Whether a service manager waits to hear that the agent is ready.
+    /// Whether a service manager waits to hear that the agent is ready. Not one that took no message: it is told later.
     pub fn is_waiting(&self) -> bool {
-        !self.ready_sent && std::env::var_os("NOTIFY_SOCKET").is_some()
+        !self.ready_sent && !self.is_deaf && std::env::var_os("NOTIFY_SOCKET").is_some()
     }
 
     /// After how long without progress the agent counts as stuck: well before the watchdog, which must not fire on one slow look.
@@ -137,7 +148,7 @@ impl ServiceManager {
     }
 
     /// We are on our way out.
-    pub(crate) fn notify_stopping(&self) {
+    pub(crate) fn notify_stopping(&mut self) {
         self.notify(&[NotifyState::Stopping]);
     }
 
@@ -155,11 +166,40 @@ impl ServiceManager {
         will_restart(&state, &jobs, unit)
     }
 
-    fn notify(&self, state: &[NotifyState<'_>]) {
-        if let Err(error) = sd_notify::notify(state) {
-            tracing::debug!(%error, ?state, "the service manager was not told");
+    /// Tells it, and says whether that went. The first message of some that get lost is logged.
+    fn notify(&mut self, state: &[NotifyState<'_>]) -> bool {
+        let sent = send_state(state, &[]);
+        if let Err(error) = &sent
+            && !self.is_deaf
+        {
+            tracing::warn!(%error, ?state, "the service manager takes no message from NOTIFY_SOCKET: it is not told");
         }
+        self.is_deaf = sent.is_err();
+        sent.is_ok()
     }
+}
+
+/// Sends a message to the service manager, with descriptors; without a service manager it does nothing. It never waits: a manager
+/// that hangs must delay neither a start nor a stop.
+///
+/// # Errors
+/// What the kernel says; `EAGAIN` where as many messages wait at the socket as there may (unix(7), `net.unix.max_dgram_qlen`).
+pub(crate) fn send_state(state: &[NotifyState<'_>], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
+    send_state_to(&path, state, fds)
+}
+
+fn send_state_to(path: &OsStr, state: &[NotifyState<'_>], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let address = match path.as_bytes() {
+        // sd_notify(3): the abstract namespace.
+        [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name)?,
+        path => SocketAddrUnix::new(path)?,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+    rustix::net::connect(&socket, &address)?;
+    let lines: String = state.iter().map(|line| format!("{line}\n")).collect();
+    elbowroom_linux::seccomp::send(socket.as_fd(), lines.as_bytes(), fds)
 }
 
 /// Whether the two processes that do the work get on with it, as the shared memory and the queue show it.
@@ -181,15 +221,15 @@ impl AgentProgress {
         }
     }
 
-    /// Takes a look; `fuse` is the connection.
-    pub fn update(&mut self, slots: &Slots, fuse: impl AsFd, now: Instant) {
+    /// Takes a look; `fuse` are the connections that the view server answers.
+    pub fn update(&mut self, slots: &Slots, fuse: [BorrowedFd<'_>; Connection::ALL.len()], now: Instant) {
         let beat = slots.heartbeats();
         if beat != self.last_heartbeat.0 {
             self.last_heartbeat = (beat, now);
         }
         let answered = slots.answered();
         // A server that has nothing to do does not lag behind.
-        let idle = answered == slots.counters().requests && !has_requests(fuse);
+        let idle = answered == slots.counters().requests && !has_requests(&fuse);
         if idle || answered != self.last_answered.0 {
             self.last_answered = (answered, now);
         }
@@ -208,11 +248,12 @@ impl AgentProgress {
     }
 }
 
-/// Whether requests wait that no server has taken yet.
-fn has_requests(fuse: impl AsFd) -> bool {
-    let mut polled = [PollFd::new(&fuse, PollFlags::IN)];
+/// Whether requests wait, on whatever connection, that no server has taken yet.
+fn has_requests(fuse: &[BorrowedFd<'_>; Connection::ALL.len()]) -> bool {
+    let mut polled = fuse.each_ref().map(|fuse| PollFd::new(fuse, PollFlags::IN));
     let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-    matches!(rustix::event::poll(&mut polled, Some(&none)), Ok(1..) if polled[0].revents().contains(PollFlags::IN))
+    rustix::event::poll(&mut polled, Some(&none)).is_ok()
+        && polled.iter().any(|polled| polled.revents().contains(PollFlags::IN))
 }
 
 /// The service that a process with this `/proc/self/cgroup` belongs to (systemd.io/CGROUP_DELEGATION: a unit is a directory).
@@ -290,6 +331,30 @@ mod tests {
     }
 
     #[test]
+    fn a_manager_that_reads_no_message_delays_nobody_and_one_that_reads_has_them_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let fds = [std::io::stdin()];
+            let state = [NotifyState::FdStore, NotifyState::FdName("fuse")];
+            let fds = fds.each_ref().map(AsFd::as_fd);
+            let full = (0..).find_map(|_| send_state_to(path.as_os_str(), &state, &fds).err());
+            let _ = tell.send(full);
+        });
+        assert_eq!(
+            told.recv_timeout(Duration::from_secs(30)),
+            Ok(Some(Errno::AGAIN)),
+            "it waits for the manager"
+        );
+        let mut text = [0; 64];
+        let (len, fds) = elbowroom_linux::seccomp::receive(manager.as_fd(), &mut text).unwrap();
+        assert_eq!((&text[..len], fds.len()), (&b"FDSTORE=1\nFDNAME=fuse\n"[..], 1));
+        assert_eq!(send_state_to(OsStr::new("@no such manager"), &[], &[]), Err(Errno::CONNREFUSED));
+    }
+
+    #[test]
     fn what_is_told_to_stop_starts_again_where_that_is_wanted_or_it_has_failed() {
         const OURS: &str = "elbowroom.service";
         let state = |result| format!("Restart=on-failure\nResult={result}\nNFileDescriptorStore=2\n");
@@ -314,31 +379,34 @@ mod tests {
 
     #[test]
     fn a_part_that_stands_still_with_work_to_do_is_stuck_and_an_idle_one_is_not() {
-        let slots = Slots::create(4, 1).unwrap();
-        // A pipe with a byte in it is a queue with a request in it.
-        let (queue, requests) = rustix::pipe::pipe().unwrap();
+        let patience = Duration::from_secs(10);
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let patience = Duration::from_secs(10);
-        let mut progress = AgentProgress::new(&slots);
-        assert!(!progress.is_ready());
-        slots.count_heartbeat();
-        progress.update(&slots, &queue, after(20));
-        assert!(progress.is_ready() && progress.is_progressing(after(25), patience), "idle");
-        rustix::io::write(&requests, b"r").unwrap();
-        slots.count_heartbeat();
-        progress.update(&slots, &queue, after(40));
-        assert!(!progress.is_progressing(after(40), patience), "a request that is not taken");
-        slots.count_request(false);
-        slots.count_answered();
-        progress.update(&slots, &queue, after(41));
-        assert!(progress.is_progressing(after(42), patience), "answers");
-        rustix::io::read(&queue, &mut [0; 1]).unwrap();
-        slots.count_request(false);
-        progress.update(&slots, &queue, after(60));
-        assert!(
-            !progress.is_progressing(after(60), patience),
-            "a request that was taken and not answered, and no beat"
-        );
+        // A pipe with a byte in it is a queue with a request in it.
+        let pipes = Connection::ALL.map(|_| rustix::pipe::pipe().unwrap());
+        let queues = pipes.each_ref().map(|(queue, _)| queue.as_fd());
+        for (queue, requests) in &pipes {
+            let slots = Slots::create(4, 1).unwrap();
+            let mut progress = AgentProgress::new(&slots);
+            assert!(!progress.is_ready());
+            slots.count_heartbeat();
+            progress.update(&slots, queues, after(20));
+            assert!(progress.is_ready() && progress.is_progressing(after(25), patience), "idle");
+            rustix::io::write(requests, b"r").unwrap();
+            slots.count_heartbeat();
+            progress.update(&slots, queues, after(40));
+            assert!(!progress.is_progressing(after(40), patience), "a request that is not taken");
+            slots.count_request(false);
+            slots.count_answered();
+            progress.update(&slots, queues, after(41));
+            assert!(progress.is_progressing(after(42), patience), "answers");
+            rustix::io::read(queue, &mut [0; 1]).unwrap();
+            slots.count_request(false);
+            progress.update(&slots, queues, after(60));
+            assert!(
+                !progress.is_progressing(after(60), patience),
+                "a request that was taken and not answered, and no beat"
+            );
+        }
     }
 }

@@ -35,11 +35,17 @@ pub struct Report {
     pub killed: [usize; 3],
     /// From the server: starts, requests, answered a second time after a kill, failed.
     pub counters: String,
-    /// Oldest version that any reader got once the killing was over, in ms.
+    /// Oldest version that any reader got in a while after the killing was over, in ms: the first while in which that was less than
+    /// [`STALE_MS`], or where there was none, the last.
     pub stale_ms: u64,
     pub elapsed: Duration,
     pub examples: Vec<String>,
 }
+
+/// What no reader still gets when all is calm, in ms.
+pub const STALE_MS: u64 = 2_000;
+/// How long a busy machine may take to publish everything anew.
+const CALM_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Killed together, in turn: each alone, and every pair.
 const TURNS: [&[AgentRole]; 6] = [
@@ -69,7 +75,8 @@ struct Tally {
 impl Storm {
     pub fn run(self) -> Report {
         let agent = Agent::start(self.containers, self.hz);
-        let limit = Duration::from_secs(60) + self.kills as u32 * (self.gap + Duration::from_secs(2));
+        let limit =
+            Duration::from_secs(60) + CALM_TIMEOUT + self.kills as u32 * (self.gap + Duration::from_secs(2));
         let _watchdog = Watchdog::over(agent.dir.path(), limit);
         let began = Instant::now();
         let tally = Arc::new(Tally::default());
@@ -95,7 +102,14 @@ impl Storm {
             Duration::from_secs(1) + Duration::from_millis(1000 * self.containers as u64 / self.hz),
         );
         tally.calm.store(true, Ordering::SeqCst);
-        std::thread::sleep(Duration::from_millis(500) + 20 * self.pause);
+        let until = Instant::now() + CALM_TIMEOUT;
+        loop {
+            tally.stale_ms.store(0, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(500) + 20 * self.pause);
+            if tally.stale_ms.load(Ordering::SeqCst) < STALE_MS || Instant::now() > until {
+                break;
+            }
+        }
         tally.stop.store(true, Ordering::SeqCst);
         let ended = readers.into_iter().map(std::thread::JoinHandle::join).filter(Result::is_err).count();
         let at = |n: &AtomicU64| n.load(Ordering::SeqCst);
