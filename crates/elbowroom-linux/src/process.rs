@@ -127,7 +127,7 @@ pub fn innermost_group<'a, T>(paths: &[String], groups: impl Iterator<Item = (T,
     let is_around = |path: &str| {
         let inside =
             |own: &String| own.strip_prefix(path).map(|rest| rest.is_empty() || rest.starts_with('/'));
-        paths.iter().any(|own| inside(own) == Some(true))
+        !path.is_empty() && paths.iter().any(|own| inside(own) == Some(true))
     };
     let around = groups.filter(|(_, path)| is_around(path));
     around.min_by_key(|(_, path)| (Reverse(path.len()), *path)).map(|(group, _)| group)
