@@ -116,7 +116,8 @@ def new_agent(binary, run_dir, strangers, tmp_path):
         return agent
 
     yield new
-    for agent in made:
+    # The last one first: they have one run directory, and look for what is left in it.
+    for agent in reversed(made):
         code = agent.stop()
         try:
             assert code in (0, None), f"the agent stopped with {code}:\n{agent.tail()}"
