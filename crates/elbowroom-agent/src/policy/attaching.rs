@@ -16,7 +16,7 @@ use elbowroom_view::pages::view_mounts;
 use std::sync::mpsc;
 
 /// Why the first process of a container is not looked for now.
-const LATER: &str = "its processes are looked at later: there are too many";
+const LATER: &str = "its processes are looked at later: those of the container around it take too long";
 /// How long a container that its runtime is about to start waits for its cgroup to be noticed, which was made some time before.
 const NOTICE_TIMEOUT: Micros = Micros::millis(200);
 /// A runtime has left the host's root file system this long after its container's first process started.

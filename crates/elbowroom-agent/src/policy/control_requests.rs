@@ -100,6 +100,12 @@ impl PolicyLoop {
         let _ = answer.send(response);
     }
 
+    /// A process of a container that was found and still lives.
+    pub(super) fn living_process(&self, id: CgroupId) -> Option<u32> {
+        let (pid, started) = self.containers.get(&id)?.found_process?;
+        (process::start_time(pid as i32) == Some(started)).then_some(pid)
+    }
+
     /// A process of the container that `name` means. One that was found counts for as long as it lives: a container may have thousands
     /// of processes and cgroups, and a page that is open asks every two seconds.
     pub(super) fn find_process(&mut self, name: &str) -> Result<u32, String> {
@@ -109,13 +115,10 @@ impl PolicyLoop {
         };
         let ended = || self.verdicts.ended.find(name).map(|last| none(&last.container));
         let id = self.find(name).map_err(|error| ended().unwrap_or(error))?;
-        let known = self.containers.get(&id).and_then(|resident| resident.found_process);
-        let is_there = |(pid, started): &(u32, Micros)| process::start_time(*pid as i32) == Some(*started);
-        if let Some((pid, _)) = known.filter(is_there) {
+        if let Some(pid) = self.living_process(id) {
             return Ok(pid);
         }
-        let found =
-            self.init_pid_in_turn(id).ok_or("it has too many processes to look at all at once: try again")?;
+        let found = self.init_pid_in_turn(id).ok_or("its processes take too long to look at: try again")?;
         let found = found.and_then(|pid| Some((pid, process::start_time(pid as i32)?)));
         if let Some(resident) = self.containers.get_mut(&id) {
             resident.found_process = found;

@@ -354,7 +354,7 @@ impl PolicyLoop {
 
     /// Asks the programs of a container for memory.
     fn notify_pressure(&mut self, id: CgroupId) {
-        let pid = self.init_pid_in_turn(id).flatten();
+        let pid = self.living_process(id).or_else(|| self.init_pid_in_turn(id).flatten());
         if let (Some(pid), Some(resident)) = (pid, self.containers.get(&id)) {
             self.pressure_notifier.notify(id, PressureTarget { path: resident.path.clone(), pid });
         }

@@ -12,6 +12,7 @@
 use super::Sensor;
 use super::tree::{GroupEntry, GroupSlot};
 use crate::cgroup::CgroupDir;
+use crate::process;
 use elbowroom_types::id::CgroupId;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ pub const MAX_GROUPS_PER_TENANT: usize = 1_000;
 pub const MAX_CONTAINERS_PER_TENANT: usize = 256;
 /// A quota counts as used up for so long after it was seen to be: longer than a rescan takes.
 const OVER_QUOTA_FOR: Duration = Duration::from_secs(60);
-/// Looking at changes below one tenant takes at most one part in so many of a CPU,
+/// Looking at changes below one tenant takes at most one part in so many of a CPU, and looking at its processes as much again,
 const WORK_SHARE: u32 = 20;
 /// and so much more once: as many groups are made when something starts.
 const WORK_BURST: Duration = Duration::from_millis(10);
@@ -49,9 +50,10 @@ pub(super) struct TenantAccount {
     pub(super) containers: usize,
     /// When it was seen last that it has more of each [`TenantQuota`].
     over_quota: [Option<Instant>; 2],
-    /// Time that looking took beyond its share, and when that was reckoned.
-    debt: Duration,
-    reckoned: Instant,
+    /// What looking at its changes took.
+    changes: WorkBudget,
+    /// What looking at processes and numbers of containers in it took: changes without a pause keep none of them waiting.
+    looks: WorkBudget,
     /// New groups that are taken in this time.
     room: usize,
 }
@@ -62,8 +64,8 @@ impl TenantAccount {
             groups,
             containers,
             over_quota: [None; 2],
-            debt: Duration::ZERO,
-            reckoned: Instant::now(),
+            changes: WorkBudget::new(),
+            looks: WorkBudget::new(),
             room: NEW_GROUPS_PER_TURN,
         }
     }
@@ -78,11 +80,29 @@ impl TenantAccount {
     }
 
     fn has_turn(&mut self, now: Instant) -> bool {
-        self.debt = self.debt.saturating_sub(now.saturating_duration_since(self.reckoned) / WORK_SHARE);
-        self.reckoned = now;
-        let has_turn = self.debt < WORK_BURST;
+        let has_turn = self.changes.has_turn(now);
         self.room = if has_turn { NEW_GROUPS_PER_TURN } else { 0 };
         has_turn
+    }
+}
+
+/// CPU time that one kind of work may take for a tenant.
+#[derive(Debug)]
+struct WorkBudget {
+    /// What was taken beyond the share, and when that was reckoned.
+    debt: Duration,
+    reckoned: Instant,
+}
+
+impl WorkBudget {
+    fn new() -> Self {
+        Self { debt: Duration::ZERO, reckoned: Instant::now() }
+    }
+
+    fn has_turn(&mut self, now: Instant) -> bool {
+        self.debt = self.debt.saturating_sub(now.saturating_duration_since(self.reckoned) / WORK_SHARE);
+        self.reckoned = now;
+        self.debt < WORK_BURST
     }
 }
 
@@ -163,16 +183,19 @@ impl Sensor {
         takes_in
     }
 
-    /// Looks at processes or numbers of a group where its tenant has a turn, on its account; `None`: later. A tenant chooses how many
+    /// Looks at processes or numbers of a group where its tenant has a turn for that; `None`: later. A tenant chooses how many
     /// processes it has, and in how many containers each of them is.
     pub fn in_turn<T>(&mut self, id: CgroupId, look: impl FnOnce(&mut Self) -> T) -> Option<T> {
         let top = self.tree.slot(id).and_then(|slot| self.tree.tenant(slot));
-        if !self.has_turn(top) {
+        let account = top.and_then(|top| self.tree.account(top));
+        if account.is_some_and(|account| !account.looks.has_turn(Instant::now())) {
             return None;
         }
-        let begin = Instant::now();
+        let begin = process::own_thread_cpu_time();
         let seen = look(self);
-        self.charge(top, begin);
+        if let Some(account) = top.and_then(|top| self.tree.account(top)) {
+            account.looks.debt += process::own_thread_cpu_time().saturating_sub(begin);
+        }
         Some(seen)
     }
 
@@ -182,7 +205,7 @@ impl Sensor {
             return;
         }
         if let Some(account) = top.and_then(|top| self.tree.account(top)) {
-            account.debt += begin.elapsed();
+            account.changes.debt += begin.elapsed();
         }
     }
 }
@@ -194,12 +217,13 @@ mod tests {
     #[test]
     fn a_tenant_that_had_its_share_waits_until_it_is_paid_off() {
         let mut account = TenantAccount::new(0, 0);
-        let begin = account.reckoned;
+        let begin = account.changes.reckoned;
         let after = |ms| begin + Duration::from_millis(ms);
         assert!(account.has_turn(begin));
-        account.debt = Duration::from_millis(60);
+        account.changes.debt = Duration::from_millis(60);
         assert!(!account.has_turn(after(10)));
         assert!(!account.has_turn(after(900)));
+        assert!(account.looks.has_turn(after(900)), "what looks cost is reckoned by itself");
         assert!(account.has_turn(after(1_100)));
     }
 }
