@@ -34,6 +34,7 @@ pub mod process;
 pub mod reach;
 pub mod root;
 pub mod seccomp;
+pub mod selinux;
 pub mod sensor;
 pub mod shortage;
 pub mod signal;

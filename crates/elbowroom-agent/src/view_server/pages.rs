@@ -3,6 +3,7 @@
 
 use crate::view_server::session::{MountLine, mounts_on, unmount};
 use crate::view_server::{FuseError, MOUNT_SOURCE};
+use elbowroom_linux::selinux;
 use elbowroom_linux::view_page::retire_all;
 use rustix::mount::MountFlags;
 use std::ffi::CString;
@@ -18,7 +19,9 @@ const TMPFS: &str = "tmpfs";
 pub fn mount(dir: &Path, capacity: u32) -> Result<(), FuseError> {
     // The inodes of the directory itself, and of a page that is removed while another is made.
     let options = format!("mode=0700,size=0,nr_inodes={}", u64::from(capacity) + 2);
-    let options = CString::new(options).expect("numbers have no NUL");
+    // Else SELinux lets no container map what is in there.
+    let label = selinux::container_content().map(|label| format!(",context={label}")).unwrap_or_default();
+    let options = CString::new(options + &label).expect("neither numbers nor labels have a NUL");
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
     rustix::mount::mount(MOUNT_SOURCE, dir, TMPFS, flags, options.as_c_str())
         .map_err(|e| FuseError::io("mounting the view pages on", dir)(e.into()))

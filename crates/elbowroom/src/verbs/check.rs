@@ -13,6 +13,7 @@ use elbowroom_linux::containers::ContainerSelector;
 use elbowroom_linux::memory::KernelLog;
 use elbowroom_linux::privilege::capability_names;
 use elbowroom_linux::root::Root;
+use elbowroom_linux::selinux;
 use elbowroom_linux::{Sensor, SensorConfig};
 use rustix::fs::{Access, access};
 use serde::Serialize;
@@ -52,6 +53,7 @@ pub(crate) fn check(run_dir: &Path, output: OutputArgs) -> Result<(String, bool)
     let mut facts = prerequisites();
     facts.extend(disk::prerequisites());
     facts.extend(configuration());
+    facts.extend(selinux_policy());
     facts.extend(rootless_engines(agent.as_ref().and_then(|agent| agent.config.as_deref())));
     let ready = facts.iter().all(|f| f.present || !f.required);
     let report = CheckOutput { ready, facts, agent, agent_note };
@@ -75,6 +77,19 @@ fn configuration() -> Option<Prerequisite> {
     let lost = if exposure.is_some() { "other users of this host can read its secrets" } else { "" };
     let value = exposure.clone().unwrap_or_else(|| "no secret is open to other users".to_owned());
     Some(Prerequisite { name: "configuration", present: exposure.is_none(), required: OPTIONAL, value, lost })
+}
+
+/// Whether what SELinux enforces lets containers map their view page, where SELinux is.
+fn selinux_policy() -> Option<Prerequisite> {
+    let mode = if selinux::is_enforcing()? { "enforcing" } else { "permissive" };
+    let label = selinux::container_content();
+    let lost = if label.is_none() {
+        "containers read their views if the policy lets them read fusefs_t, and no view page: its lxc_contexts names no type that it has"
+    } else {
+        ""
+    };
+    let value = label.as_ref().map_or_else(|| mode.to_owned(), |label| format!("{mode}; pages are {label}"));
+    Some(Prerequisite { name: "SELinux", present: label.is_some(), required: OPTIONAL, value, lost })
 }
 
 /// The containers of users that get no view, where there are any; `config`: the running agent's configuration file.
