@@ -20,11 +20,21 @@ pub fn mount(dir: &Path, capacity: u32) -> Result<(), FuseError> {
     // The inodes of the directory itself, and of a page that is removed while another is made.
     let options = format!("mode=0700,size=0,nr_inodes={}", u64::from(capacity) + 2);
     // Else SELinux lets no container map what is in there.
-    let label = selinux::container_content().map(|label| format!(",context={label}")).unwrap_or_default();
-    let options = CString::new(options + &label).expect("neither numbers nor labels have a NUL");
+    let label = selinux::container_content().map(|label| format!("{options},context={label}"));
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
-    rustix::mount::mount(MOUNT_SOURCE, dir, TMPFS, flags, options.as_c_str())
-        .map_err(|e| FuseError::io("mounting the view pages on", dir)(e.into()))
+    let mount = |options: String| {
+        let options = CString::new(options).expect("neither numbers nor labels have a NUL");
+        rustix::mount::mount(MOUNT_SOURCE, dir, TMPFS, flags, options.as_c_str())
+    };
+    let mounted = match label.map(&mount) {
+        Some(Ok(())) => Ok(()),
+        Some(Err(because)) => {
+            tracing::warn!(%because, "the view pages have no label that containers may map: SELinux refuses it");
+            mount(options)
+        }
+        None => mount(options),
+    };
+    mounted.map_err(|e| FuseError::io("mounting the view pages on", dir)(e.into()))
 }
 
 /// Tells the readers of all pages that no agent keeps them any more, and unmounts; also what an agent before left.
