@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 pub const ROLES: [AgentRole; 4] =
@@ -29,24 +30,27 @@ pub fn cannot_run() -> Option<&'static str> {
     None
 }
 
-/// The program of `examples/fuse_rig.rs`, built.
-pub fn program() -> PathBuf {
-    let own = std::env::current_exe().expect("a running program has a path");
-    if own.file_stem().is_some_and(|stem| stem == "fuse_rig") {
-        return own;
-    }
-    // target/PROFILE/deps/fuse-HASH -> target/PROFILE/examples/fuse_rig. Cargo does nothing when it is there and fresh: the whole
-    // workspace, because a package alone has other features, and with them all its dependencies would be built again.
-    let profile = own.parent().and_then(Path::parent).expect("tests are in target/PROFILE/deps");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--workspace", "--example", "fuse_rig"]);
-    if profile.file_name().is_some_and(|name| name == "release") {
-        cargo.arg("--release");
-    }
-    let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null()).status();
-    let program = profile.join("examples/fuse_rig");
-    assert!(built.is_ok_and(|s| s.success()) || program.exists(), "examples/fuse_rig.rs cannot be built");
-    program
+/// The program of `examples/fuse_rig.rs`, built once: cargo may have to wait for another.
+pub fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let own = std::env::current_exe().expect("a running program has a path");
+        if own.file_stem().is_some_and(|stem| stem == "fuse_rig") {
+            return own;
+        }
+        // target/PROFILE/deps/fuse-HASH -> target/PROFILE/examples/fuse_rig. Cargo does nothing when it is there and fresh: the whole
+        // workspace, because a package alone has other features, and with them all its dependencies would be built again.
+        let profile = own.parent().and_then(Path::parent).expect("tests are in target/PROFILE/deps");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--workspace", "--example", "fuse_rig"]);
+        if profile.file_name().is_some_and(|name| name == "release") {
+            cargo.arg("--release");
+        }
+        let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null()).status();
+        let program = profile.join("examples/fuse_rig");
+        assert!(built.is_ok_and(|s| s.success()) || program.exists(), "examples/fuse_rig.rs cannot be built");
+        program
+    })
 }
 
 impl Agent {
@@ -144,6 +148,30 @@ impl Agent {
         }
     }
 
+    /// Ends an agent that hangs. Whoever lives starts the others again, so all are stopped first.
+    fn end(run_dir: &Path) {
+        Self::abort(run_dir);
+        let mut quiet = 0;
+        for _ in 0..500 {
+            let Ok(roles) = RoleLock::open(run_dir) else { return };
+            let there: Vec<Pid> = ROLES.iter().filter_map(|role| roles.holder(*role)).collect();
+            for signal in [Signal::STOP, Signal::KILL] {
+                there.iter().for_each(|pid| drop(kill_process(*pid, signal)));
+            }
+            quiet = if there.is_empty() { quiet + 1 } else { 0 };
+            if quiet == 20 {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn unmount(run_dir: &Path) {
+        for at in ["private/views", "private/triggers", "pages"].map(|name| run_dir.join(name)) {
+            session::mounts_on(&at).unwrap_or_default().iter().for_each(|_| session::unmount(&at));
+        }
+    }
+
     /// Tells the agent to stop and waits until it has.
     pub fn stop(&mut self) -> bool {
         if let Some(pid) = self.pid(AgentRole::Supervisor) {
@@ -166,22 +194,14 @@ impl Drop for Agent {
     fn drop(&mut self) {
         if !self.stop() {
             eprintln!("the agent does not stop: ending it");
-            Self::abort(self.dir.path());
-            for role in ROLES.iter().cycle().take(30) {
-                if let Some(pid) = self.pid(*role) {
-                    let _ = kill_process(pid, Signal::KILL);
-                }
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            Self::end(self.dir.path());
             let _ = self.first.wait();
         }
-        for at in ["private/views", "private/triggers", "pages"].map(|name| self.dir.path().join(name)) {
-            session::mounts_on(&at).unwrap_or_default().iter().for_each(|_| session::unmount(&at));
-        }
+        Self::unmount(self.dir.path());
     }
 }
 
-/// Aborts the agent's connection and this process unless it is dropped in time: a reader that hangs in the kernel would
+/// Ends the agent and this process unless it is dropped in time: a reader that hangs in the kernel would
 /// keep the test, and the machine, for good.
 pub struct Watchdog {
     done: std::sync::mpsc::Sender<()>,
@@ -193,9 +213,14 @@ impl Watchdog {
         let (done, never) = std::sync::mpsc::channel::<()>();
         std::thread::spawn(move || {
             if never.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-                eprintln!("watchdog: nothing after {limit:?}; aborting the FUSE connection");
-                Agent::abort(&run_dir);
+                // By hand: what `eprintln` says is kept with a test's output, which nobody prints any more.
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "watchdog: nothing after {limit:?}: ending the agent and the tests"
+                );
+                Agent::end(&run_dir);
                 std::thread::sleep(Duration::from_secs(1));
+                Agent::unmount(&run_dir);
                 std::process::abort();
             }
         });
