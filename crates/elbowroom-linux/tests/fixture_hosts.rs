@@ -226,6 +226,52 @@ fn time_that_a_quota_below_took_is_the_containers() {
 }
 
 #[test]
+fn time_that_quotas_took_adds_up_and_never_goes_back() {
+    let scope = format!("libpod-{}.scope", "9d20".repeat(16));
+    let (host, mut sensor, events) = open(&crun_host(&scope, &INNER));
+    let (_, group) = groups(&events).into_iter().find(|(_, group)| group.container.is_some()).unwrap();
+    let slice = "sys/fs/cgroup/machine.slice";
+    let inner = format!("{slice}/{scope}/container/cpu.stat");
+    let mut seconds = 0;
+    let mut throttled = |sensor: &mut Sensor, own: u64, below: Option<u64>| {
+        seconds += 10;
+        for (file, took) in [(format!("{slice}/cpu.stat"), 0), (format!("{slice}/{scope}/cpu.stat"), own)] {
+            host.write(&file, &format!("usage_usec {seconds}00\nthrottled_usec {took}\n")).unwrap();
+        }
+        let text = below.map(|took| format!("usage_usec {seconds}00\nthrottled_usec {took}\n"));
+        host.write(&inner, &text.unwrap_or_else(|| "?\n".to_owned())).unwrap();
+        sensor.changes();
+        let tick = sensor.tick(Micros::secs(seconds));
+        tick.usage.iter().find(|(id, _)| *id == group.id).unwrap().1.throttled
+    };
+    let beside = host.path().join(slice).join(&scope).join("beside");
+    assert_eq!(throttled(&mut sensor, 0, Some(90)), Some(Micros(90)));
+    assert_eq!(throttled(&mut sensor, 0, None), Some(Micros(90)), "what cannot be read stays");
+    assert_eq!(throttled(&mut sensor, 5, Some(90)), Some(Micros(95)), "a quota of its own beside it");
+    std::fs::create_dir(&beside).unwrap();
+    assert_eq!(throttled(&mut sensor, 7, Some(100)), Some(Micros(97)), "a part of it alone");
+    std::fs::remove_dir(&beside).unwrap();
+    assert_eq!(throttled(&mut sensor, 7, Some(110)), Some(Micros(117)));
+
+    // One that comes later counts from then on.
+    let (host, mut sensor, events) = open(&crun_host(&scope, &[]));
+    let (_, group) = groups(&events).into_iter().find(|(_, group)| group.container.is_some()).unwrap();
+    let mut throttled = |n: u64, below: u64| {
+        for (dir, took) in [("", 0), (&*format!("/{scope}"), 3), (&*format!("/{scope}/container"), below)] {
+            let text = format!("usage_usec {n}00\nthrottled_usec {took}\n");
+            host.write(&format!("{slice}{dir}/cpu.stat"), &text).unwrap();
+        }
+        // Before the first tick there is none.
+        if n > 1 {
+            sensor.changes();
+        }
+        let tick = sensor.tick(Micros::secs(10 * n));
+        tick.usage.iter().find(|(id, _)| *id == group.id).unwrap().1.throttled
+    };
+    assert_eq!([throttled(1, 70), throttled(2, 90), throttled(3, 91)], [3, 3, 4].map(|n| Some(Micros(n))));
+}
+
+#[test]
 fn the_node_is_told_first() {
     let (_host, _sensor, events) = open(UNIFIED);
     let Some(HostEvent::Node(node)) = events.first() else { panic!("{:?}", events.first()) };
