@@ -272,6 +272,39 @@ fn time_that_quotas_took_adds_up_and_never_goes_back() {
 }
 
 #[test]
+fn limits_of_one_cgroup_in_a_scope_hold_only_where_no_other_is_in_it_followed_or_not() {
+    let scope = format!("libpod-{}.scope", "9d20".repeat(16));
+    let (host, mut sensor, _) = open(&crun_host(&scope, &[]));
+    let path = format!("/machine.slice/{scope}");
+    let dir = host.path().join("sys/fs/cgroup").join(&path[1..]);
+    let limit = |sensor: &mut Sensor| Some(groups(&sensor.changes()).get(&path)?.limits.memory_max.unwrap());
+    let below = |name: &str| {
+        std::fs::create_dir(dir.join(name)).unwrap();
+        std::fs::write(dir.join(name).join("memory.max"), "4096\n").unwrap();
+    };
+    // Two that are found at once.
+    below("container");
+    below("other");
+    assert_eq!(limit(&mut sensor), None);
+    std::fs::remove_dir_all(dir.join("other")).unwrap();
+    assert_eq!(limit(&mut sensor), Some(Limit::At(Bytes(4096))));
+
+    // One more where no more are followed.
+    for n in 0..MAX_GROUPS_PER_TENANT {
+        std::fs::create_dir(dir.join(format!("container/g{n}"))).unwrap();
+    }
+    let config = SensorConfig { root: host.path().into(), ..SensorConfig::default() };
+    let mut sensor = Sensor::open(&config).unwrap();
+    let told = groups(&sensor.start());
+    assert_eq!(told.keys().filter(|told| told.starts_with(&path)).count(), 1 + MAX_GROUPS_PER_TENANT);
+    assert_eq!(told[&path].limits.memory_max, Some(Limit::At(Bytes(4096))));
+    below("beside");
+    assert_eq!(limit(&mut sensor), Some(Limit::Max));
+    std::fs::remove_dir_all(dir.join("beside")).unwrap();
+    assert_eq!(limit(&mut sensor), Some(Limit::At(Bytes(4096))));
+}
+
+#[test]
 fn the_node_is_told_first() {
     let (_host, _sensor, events) = open(UNIFIED);
     let Some(HostEvent::Node(node)) = events.first() else { panic!("{:?}", events.first()) };
