@@ -251,7 +251,8 @@ fn time_that_quotas_took_adds_up_and_never_goes_back() {
     std::fs::create_dir(&beside).unwrap();
     assert_eq!(throttled(&mut sensor, 7, Some(100)), Some(Micros(97)), "a part of it alone");
     std::fs::remove_dir(&beside).unwrap();
-    assert_eq!(throttled(&mut sensor, 7, Some(110)), Some(Micros(117)));
+    assert_eq!(throttled(&mut sensor, 7, Some(110)), Some(Micros(97)), "nothing all at once");
+    assert_eq!(throttled(&mut sensor, 7, Some(111)), Some(Micros(98)));
 
     // One that comes later counts from then on.
     let (host, mut sensor, events) = open(&crun_host(&scope, &[]));

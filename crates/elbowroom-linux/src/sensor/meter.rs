@@ -166,6 +166,7 @@ impl GroupMeter {
     /// Another file says from now on how long it was held back.
     pub(super) fn reset_throttled(&mut self, budget: &mut FdBudget) {
         self.throttled.reset(budget);
+        self.throttled_seen[1] = None;
     }
 
     /// Closes its files.
