@@ -3,8 +3,9 @@
 use crate::doctor_host::{Sim, says};
 use elbowroom_doctor::checks::ControllerVersion;
 use elbowroom_doctor::checks::ControllerVersion::{V1, V2};
+use elbowroom_doctor::checks::examine;
 use elbowroom_types::container::ContainerEngine;
-use elbowroom_types::finding::Severity;
+use elbowroom_types::finding::{FindingEvidence, Severity};
 use elbowroom_types::unit::{Bytes, Micros};
 
 const GIB: u64 = 1 << 30;
@@ -28,6 +29,29 @@ fn a_slice_that_holds_containers_is_not_to_be_bounded_for_its_services() {
     assert_eq!(command(V2, false), Some(bound));
     assert_eq!(command(V2, true), None);
     assert_eq!(command(V1, false), None);
+}
+
+#[test]
+fn periods_are_those_of_the_quota_that_stopped_it_its_own_or_the_one_below_its_scope() {
+    let evidence = |own: [u64; 3], below: [u64; 3]| {
+        let mut host = Sim::new(V2);
+        host.set("cpu.max", "50000 100000");
+        host.throttled(own[0], own[1], own[2]);
+        let counts = |grown: [u64; 3]| {
+            let keys = ["nr_periods", "nr_throttled", "throttled_usec"].map(str::to_owned);
+            Some(("container".to_owned(), keys.into_iter().zip(grown.map(|n| 90_000_000 + n)).collect()))
+        };
+        let group = &mut host.facts.groups[2];
+        // What was before the first look does not count.
+        (group.before.cpu_below, group.after.cpu_below) = (counts([0; 3]), counts(below));
+        let found = examine(&host.facts).into_iter().find(|found| found.check == "cpu-throttled").unwrap();
+        let FindingEvidence { file, value } = &found.evidence[0];
+        (file.ends_with("/container/cpu.stat nr_throttled"), value.clone())
+    };
+    let (stopped, free) = ([20, 10, 300_000], [400, 1, 0]);
+    for (own, below, is_below) in [(stopped, free, false), (free, stopped, true)] {
+        assert_eq!(evidence(own, below), (is_below, "+10 of 20".to_owned()));
+    }
 }
 
 /// What is printed for a container that its quota stops, in a cgroup of that path.

@@ -226,6 +226,86 @@ fn time_that_a_quota_below_took_is_the_containers() {
 }
 
 #[test]
+fn time_that_quotas_took_adds_up_and_never_goes_back() {
+    let scope = format!("libpod-{}.scope", "9d20".repeat(16));
+    let (host, mut sensor, events) = open(&crun_host(&scope, &INNER));
+    let (_, group) = groups(&events).into_iter().find(|(_, group)| group.container.is_some()).unwrap();
+    let slice = "sys/fs/cgroup/machine.slice";
+    let inner = format!("{slice}/{scope}/container/cpu.stat");
+    let mut seconds = 0;
+    let mut throttled = |sensor: &mut Sensor, own: u64, below: Option<u64>| {
+        seconds += 10;
+        for (file, took) in [(format!("{slice}/cpu.stat"), 0), (format!("{slice}/{scope}/cpu.stat"), own)] {
+            host.write(&file, &format!("usage_usec {seconds}00\nthrottled_usec {took}\n")).unwrap();
+        }
+        let text = below.map(|took| format!("usage_usec {seconds}00\nthrottled_usec {took}\n"));
+        host.write(&inner, &text.unwrap_or_else(|| "?\n".to_owned())).unwrap();
+        sensor.changes();
+        let tick = sensor.tick(Micros::secs(seconds));
+        tick.usage.iter().find(|(id, _)| *id == group.id).unwrap().1.throttled
+    };
+    let beside = host.path().join(slice).join(&scope).join("beside");
+    assert_eq!(throttled(&mut sensor, 0, Some(90)), Some(Micros(90)));
+    assert_eq!(throttled(&mut sensor, 0, None), Some(Micros(90)), "what cannot be read stays");
+    assert_eq!(throttled(&mut sensor, 5, Some(90)), Some(Micros(95)), "a quota of its own beside it");
+    std::fs::create_dir(&beside).unwrap();
+    assert_eq!(throttled(&mut sensor, 7, Some(100)), Some(Micros(97)), "a part of it alone");
+    std::fs::remove_dir(&beside).unwrap();
+    assert_eq!(throttled(&mut sensor, 7, Some(110)), Some(Micros(97)), "nothing all at once");
+    assert_eq!(throttled(&mut sensor, 7, Some(111)), Some(Micros(98)));
+
+    // One that comes later counts from then on.
+    let (host, mut sensor, events) = open(&crun_host(&scope, &[]));
+    let (_, group) = groups(&events).into_iter().find(|(_, group)| group.container.is_some()).unwrap();
+    let mut throttled = |n: u64, below: u64| {
+        for (dir, took) in [("", 0), (&*format!("/{scope}"), 3), (&*format!("/{scope}/container"), below)] {
+            let text = format!("usage_usec {n}00\nthrottled_usec {took}\n");
+            host.write(&format!("{slice}{dir}/cpu.stat"), &text).unwrap();
+        }
+        // Before the first tick there is none.
+        if n > 1 {
+            sensor.changes();
+        }
+        let tick = sensor.tick(Micros::secs(10 * n));
+        tick.usage.iter().find(|(id, _)| *id == group.id).unwrap().1.throttled
+    };
+    assert_eq!([throttled(1, 70), throttled(2, 90), throttled(3, 91)], [3, 3, 4].map(|n| Some(Micros(n))));
+}
+
+#[test]
+fn limits_of_one_cgroup_in_a_scope_hold_only_where_no_other_is_in_it_followed_or_not() {
+    let scope = format!("libpod-{}.scope", "9d20".repeat(16));
+    let (host, mut sensor, _) = open(&crun_host(&scope, &[]));
+    let path = format!("/machine.slice/{scope}");
+    let dir = host.path().join("sys/fs/cgroup").join(&path[1..]);
+    let limit = |sensor: &mut Sensor| Some(groups(&sensor.changes()).get(&path)?.limits.memory_max.unwrap());
+    let below = |name: &str| {
+        std::fs::create_dir(dir.join(name)).unwrap();
+        std::fs::write(dir.join(name).join("memory.max"), "4096\n").unwrap();
+    };
+    // Two that are found at once.
+    below("container");
+    below("other");
+    assert_eq!(limit(&mut sensor), None);
+    std::fs::remove_dir_all(dir.join("other")).unwrap();
+    assert_eq!(limit(&mut sensor), Some(Limit::At(Bytes(4096))));
+
+    // One more where no more are followed.
+    for n in 0..MAX_GROUPS_PER_TENANT {
+        std::fs::create_dir(dir.join(format!("container/g{n}"))).unwrap();
+    }
+    let config = SensorConfig { root: host.path().into(), ..SensorConfig::default() };
+    let mut sensor = Sensor::open(&config).unwrap();
+    let told = groups(&sensor.start());
+    assert_eq!(told.keys().filter(|told| told.starts_with(&path)).count(), 1 + MAX_GROUPS_PER_TENANT);
+    assert_eq!(told[&path].limits.memory_max, Some(Limit::At(Bytes(4096))));
+    below("beside");
+    assert_eq!(limit(&mut sensor), Some(Limit::Max));
+    std::fs::remove_dir_all(dir.join("beside")).unwrap();
+    assert_eq!(limit(&mut sensor), Some(Limit::At(Bytes(4096))));
+}
+
+#[test]
 fn the_node_is_told_first() {
     let (_host, _sensor, events) = open(UNIFIED);
     let Some(HostEvent::Node(node)) = events.first() else { panic!("{:?}", events.first()) };

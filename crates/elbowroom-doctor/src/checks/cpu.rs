@@ -5,6 +5,7 @@ use super::fixes::cgroup_fix;
 use crate::checks::DoctorCheck;
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::finding::{DoctorFinding, Severity};
+use std::collections::BTreeMap;
 
 /// Of the last 10 s, in hundredths of a percent: a task in the container waited for a CPU a quarter of the time.
 const CPU_WAIT_THRESHOLD: u32 = 2_500;
@@ -28,12 +29,8 @@ fn throttled(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
         .filter_map(|g| {
-            let grown = |key: &str| {
-                let after = g.after.cpu.get(key)?;
-                Some(after.saturating_sub(*g.before.cpu.get(key)?))
-            };
-            let (periods, throttled) = (grown("nr_periods")?, grown("nr_throttled")?);
-            let lost = facts.per_second(0, grown("throttled_usec")?) / 1_000.0;
+            let ([throttled, periods, lost], stat) = stopped(g)?;
+            let lost = facts.per_second(0, lost) / 1_000.0;
             if periods < 5 || throttled * 20 <= periods || lost <= 50.0 {
                 return None;
             }
@@ -49,7 +46,7 @@ fn throttled(facts: &HostFacts) -> Vec<DoctorFinding> {
                 ),
             )
             .for_cgroup(g.container_name(), &g.path)
-            .with_evidence(g.file(HierarchyController::Cpu, "cpu.stat nr_throttled"), format!("+{throttled} of {periods}"))
+            .with_evidence(g.file(HierarchyController::Cpu, &stat), format!("+{throttled} of {periods}"))
             .with_evidence(g.file(HierarchyController::Cpu, file), format!("{quota} of {period}"));
             // In whole percents, as systemd has it.
             let more = (quota + quota / 2).next_multiple_of((period / 100).max(1));
@@ -67,6 +64,24 @@ fn throttled(facts: &HostFacts) -> Vec<DoctorFinding> {
             .with_fix(fix))
         })
         .collect()
+}
+
+/// Between the looks, in how many of how many periods a quota stopped it, for how many microseconds, and where that is counted: by itself
+/// or by the cgroup that all of it is in, whichever was stopped more.
+fn stopped(group: &CgroupFacts) -> Option<([u64; 3], String)> {
+    let grown = |before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>| {
+        let grown = |key| Some(after.get(key)?.saturating_sub(*before.get(key)?));
+        Some([grown("nr_throttled")?, grown("nr_periods")?, grown("throttled_usec")?])
+    };
+    let key = "cpu.stat nr_throttled";
+    let own = grown(&group.before.cpu, &group.after.cpu).map(|counts| (counts, key.to_owned()));
+    let below = group
+        .before
+        .cpu_below
+        .as_ref()
+        .zip(group.after.cpu_below.as_ref())
+        .and_then(|((_, before), (name, after))| Some((grown(before, after)?, format!("{name}/{key}"))));
+    below.into_iter().chain(own).max_by_key(|(counts, _)| counts[0])
 }
 
 /// File, quota and period, where there is a quota.

@@ -205,6 +205,9 @@ pub struct CgroupCounters {
     pub events: BTreeMap<String, u64>,
     /// `cpu.stat`: `nr_periods`, `nr_throttled`, `throttled_usec` (v1 nanoseconds are microseconds here).
     pub cpu: BTreeMap<String, u64>,
+    /// The same of the cgroup below, in which all of this one is (crun's), with its name.
+    #[serde(default)]
+    pub cpu_below: Option<(String, BTreeMap<String, u64>)>,
     /// `cpu.pressure`, `io.pressure`, `memory.pressure`.
     pub pressure: Option<[Pressure; 3]>,
     /// Disk transfer.

@@ -58,6 +58,7 @@ fn zero_counters(after: &CgroupCounters) -> CgroupCounters {
         more: zeroes(&after.more),
         events: zeroes(&after.events),
         cpu: zeroes(&after.cpu),
+        cpu_below: after.cpu_below.as_ref().map(|(name, counts)| (name.clone(), zeroes(counts))),
         pressure: after.pressure.map(|_| Default::default()),
         io: Vec::new(),
     }

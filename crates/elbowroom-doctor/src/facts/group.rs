@@ -98,6 +98,10 @@ fn path_of(group: &CgroupFacts) -> PathBuf {
     PathBuf::from(group.path.trim_start_matches('/'))
 }
 
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
 /// One look at what a group has used. Groups that are no containers tell memory only.
 pub(super) fn counters(
     layout: &CgroupLayout,
@@ -120,14 +124,11 @@ pub(super) fn counters(
         }
     }
     // Each cgroup counts its own quota alone.
-    if let Some((_, dir)) =
-        cgroup::subgroup(layout, &path).as_deref().and_then(|below| layout.dir(CgroupController::Cpu, below))
+    if let Some(below) = cgroup::subgroup(layout, &path)
+        && let Some((_, dir)) = layout.dir(CgroupController::Cpu, &below)
     {
-        let inner = warnings.ok_or_warn(dir.parse("cpu.stat", host_text::keyed)).flatten();
-        for (key, count) in inner.unwrap_or_default() {
-            let own = counters.cpu.entry(key).or_default();
-            *own = count.max(*own);
-        }
+        let counts = warnings.ok_or_warn(dir.parse("cpu.stat", host_text::keyed)).flatten();
+        counters.cpu_below = counts.map(|counts| (name_of(&below), counts));
     }
     counters.pressure = warnings.ok_or_warn(cgroup::pressure(layout, &path)).flatten();
     counters.io = warnings.ok_or_warn(cgroup::io_stat(layout, &path)).unwrap_or_default();
@@ -274,7 +275,7 @@ pub(super) fn settings(
     group.jvms_without_view = super::processes::jvms_without_view(root, group);
 }
 
-/// Of a container whose own cgroup has no limit, those of the one below it that all of it is in ([`cgroup::subgroup`]).
+/// Those limits of the cgroup that all of a container is in ([`cgroup::subgroup`]) that are tighter than the container's own.
 fn settings_below(layout: &CgroupLayout, path: &Path, group: &mut CgroupFacts, warnings: &mut Warnings) {
     const LIMITS: [(CgroupController, &str); 5] = [
         (CgroupController::Memory, "memory.max"),
@@ -284,17 +285,31 @@ fn settings_below(layout: &CgroupLayout, path: &Path, group: &mut CgroupFacts, w
         (CgroupController::Cpuset, "cpuset.cpus.effective"),
     ];
     let Some(subgroup) = cgroup::subgroup(layout, path) else { return };
-    let name = subgroup.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = name_of(&subgroup);
     for (controller, file) in LIMITS {
         let Some((_, dir)) = layout.dir(controller, &subgroup) else { continue };
         let Some(text) = warnings.ok_or_warn(dir.read(file)).flatten() else { continue };
-        let own = group.files.get(file);
-        let is_unlimited = |text: &str| text.starts_with("max");
-        if file == "cpuset.cpus.effective" || own.is_none_or(|own| is_unlimited(own)) && !is_unlimited(&text)
-        {
-            group.files.insert(file.to_owned(), text.trim_end().to_owned());
+        let text = text.trim_end();
+        if group.text(file).is_none_or(|own| is_tighter(file, text, own)) {
+            group.files.insert(file.to_owned(), text.to_owned());
             group.below.insert(file.to_owned(), name.clone());
         }
+    }
+}
+
+/// Whether a limit allows less than that of the same file in the cgroup above.
+fn is_tighter(file: &str, below: &str, own: &str) -> bool {
+    match file {
+        // The kernel has taken what is not allowed above out of these.
+        "cpuset.cpus.effective" => true,
+        "cpu.max" => match (v2::parse_cpu_max(own), v2::parse_cpu_max(below)) {
+            (Ok(own), Ok(below)) => own.min(below) != own,
+            _ => false,
+        },
+        _ => match (v2::limit(own), v2::limit(below)) {
+            (Ok(own), Ok(below)) => own.min(below) != own,
+            _ => false,
+        },
     }
 }
 

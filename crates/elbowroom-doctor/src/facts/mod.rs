@@ -271,4 +271,53 @@ mod tests {
         assert_eq!(of("memory.high"), (Some("max"), place("memory.high")));
         assert_eq!(of("memory.low"), (Some("0"), place("memory.low")));
     }
+
+    #[test]
+    fn of_a_scope_and_the_one_cgroup_in_it_the_tighter_limit_counts() {
+        let (host, run) = (host(), tempfile::tempdir().unwrap());
+        let dir = format!("sys/fs/cgroup/a.slice/libpod-{}.scope", "9d20".repeat(16));
+        for (own, below, tighter) in [
+            (("memory.max", "500"), "300", "300"),
+            (("memory.max", "300"), "500", "300"),
+            (("memory.high", "500"), "max", "500"),
+            (("memory.swap.max", "500"), "0", "0"),
+            (("cpu.max", "100000 100000"), "40000 50000", "40000 50000"),
+            (("cpu.max", "40000 50000"), "100000 100000", "40000 50000"),
+            (("cpu.max", "50000 100000"), "25000 50000", "50000 100000"),
+        ] {
+            let file = own.0;
+            for (file, says) in [
+                ("cpu.weight", "100"),
+                ("memory.events", "low 0"),
+                own,
+                (&*format!("container/{file}"), below),
+                ("cpu.stat", "nr_periods 900\nnr_throttled 40\nthrottled_usec 5"),
+                ("container/cpu.stat", "nr_periods 70\nnr_throttled 60\nthrottled_usec 9"),
+            ] {
+                host.write(&format!("{dir}/{file}"), &format!("{says}\n")).unwrap();
+            }
+            let config = DoctorConfig {
+                root: host.path().into(),
+                containers: ContainerSources::default(),
+                leases: run.path().join(DIR),
+                wait: Duration::ZERO,
+            };
+            let facts = collect_facts(&config, Vec::new()).unwrap();
+            let found = facts.groups.iter().find(|g| g.container.is_some()).unwrap();
+            let below = if tighter == own.1 { "" } else { "container/" };
+            let controller = match file.starts_with("cpu") {
+                true => HierarchyController::Cpu,
+                false => HierarchyController::Memory,
+            };
+            assert_eq!(
+                (found.text(file), found.file(controller, file)),
+                (Some(tighter), format!("/{dir}/{below}{file}"))
+            );
+            let (name, counts) = found.after.cpu_below.as_ref().unwrap();
+            assert_eq!(
+                (&**name, counts["nr_periods"], found.after.cpu["nr_periods"]),
+                ("container", 70, 900)
+            );
+        }
+    }
 }

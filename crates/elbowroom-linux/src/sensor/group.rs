@@ -12,6 +12,7 @@ use crate::cgroup::{self, CgroupController, CgroupDir, CgroupVersion, v2};
 use crate::discover::StateStamp;
 use crate::root::ReadError;
 use elbowroom_types::container::ContainerEngine;
+use elbowroom_types::sample::CgroupSettings;
 use elbowroom_types::unit::Micros;
 
 impl Sensor {
@@ -97,31 +98,46 @@ impl Sensor {
         }
     }
 
+    /// Those of a container and of the group below it that all of it is in are read together.
     pub(super) fn read_settings(&mut self, slot: GroupSlot) {
-        let Some(entry) = self.tree.get(slot).filter(|e| e.visible) else { return };
-        let warnings = &mut self.warnings;
-        let mut limits = cgroup::limits(&self.layout, &entry.path, |error| warnings.warn_once(error));
+        let slot = self.read_with(slot).unwrap_or(slot);
+        let Some(mut limits) = self.limits(slot) else { return };
         let subgroup = self.subgroup(slot);
-        if let Some(inner) = subgroup.map(|subgroup| &self.tree[subgroup]) {
-            limits = limits.within(&inner.group.limits);
+        if let Some(inner) = subgroup
+            && let Some(below) = self.limits(inner)
+        {
+            self.note_limits(inner, below);
+            limits = limits.within(&below);
         }
         let subgroup = subgroup.map(|subgroup| self.tree[subgroup].path.clone());
         if self.tree[slot].subgroup != subgroup {
             self.tree.meters[slot].reset_throttled(&mut self.budget);
             self.tree[slot].subgroup = subgroup;
         }
+        self.note_limits(slot, limits);
+    }
+
+    /// The container with whose settings those of this group are read, where all of it is in this one.
+    pub(super) fn read_with(&self, slot: GroupSlot) -> Option<GroupSlot> {
+        self.tree.get(slot)?.parent.filter(|above| self.subgroup(*above) == Some(slot))
+    }
+
+    /// What its own files say, where it is told of.
+    fn limits(&mut self, slot: GroupSlot) -> Option<CgroupSettings> {
+        let entry = self.tree.get(slot).filter(|entry| entry.visible)?;
+        let warnings = &mut self.warnings;
+        Some(cgroup::limits(&self.layout, &entry.path, |error| warnings.warn_once(error)))
+    }
+
+    fn note_limits(&mut self, slot: GroupSlot, limits: CgroupSettings) {
         // A file that was absent may be there now.
         self.tree.meters[slot].retry_absent(&mut self.budget);
         self.tree.meters[slot].has_quota = limits.cpu_max.is_some_and(|max| max.quota.value().is_some());
         let entry = &mut self.tree[slot];
         if entry.group.limits != limits {
             entry.group.limits = limits;
-            let above = entry.parent;
             self.tree.mark(slot);
             self.machine.settings_changed();
-            if let Some(above) = above.filter(|above| self.subgroup(*above) == Some(slot)) {
-                self.read_settings(above);
-            }
         }
     }
 
@@ -129,7 +145,8 @@ impl Sensor {
     pub(super) fn subgroup(&self, slot: GroupSlot) -> Option<GroupSlot> {
         let entry = &self.tree[slot];
         let [only] = entry.children[..] else { return None };
-        let is_it = entry.group.container.is_some()
+        let is_it = entry.directories == 1
+            && entry.group.container.is_some()
             && self.primary_version() == CgroupVersion::V2
             && cgroup::is_subgroup(&entry.path, self.tree[only].path.file_name()?);
         is_it.then_some(only)

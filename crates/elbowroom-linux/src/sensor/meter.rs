@@ -55,6 +55,8 @@ pub(super) struct GroupMeter {
     cpu: PolledFile,
     memory: PolledFile,
     throttled: PolledFile,
+    /// What `cpu.stat` of v2 said last of the time that a quota took: the group's own, and that of the one below it that all of it is in.
+    throttled_seen: [Option<Micros>; 2],
 }
 
 /// What reading needs besides the group.
@@ -129,7 +131,7 @@ impl GroupMeter {
                 let kept = self.cpu.read(&dir, "cpu.stat", on.budget, on.syscalls, v2::cpu_stat);
                 if let Some(usage) = polled_value(kept, on.warnings, &mut gone) {
                     self.usage.cpu = self.usage.cpu.max(usage.cpu);
-                    self.usage.throttled = usage.throttled;
+                    self.add_throttled(0, usage.throttled);
                 }
                 // Each group counts its own quota alone; that it is gone is told with its directory.
                 if let Some((_, dir)) =
@@ -137,7 +139,7 @@ impl GroupMeter {
                 {
                     let kept = self.throttled.read(&dir, "cpu.stat", on.budget, on.syscalls, v2::cpu_stat);
                     let inner = polled_value(kept, on.warnings, &mut false);
-                    self.usage.throttled = self.usage.throttled.max(inner.and_then(|usage| usage.throttled));
+                    self.add_throttled(1, inner.and_then(|usage| usage.throttled));
                 }
             }
             None => {}
@@ -153,9 +155,18 @@ impl GroupMeter {
         gone
     }
 
+    /// Adds what one of the two files of [`Self::throttled_seen`] counted since it was read last; of one that comes later, from then on.
+    fn add_throttled(&mut self, file: usize, now: Option<Micros>) {
+        let Some(now) = now else { return };
+        let before = self.throttled_seen[file].replace(now).or(self.was_read.then_some(now));
+        let grown = now.saturating_sub(before.unwrap_or_default());
+        self.usage.throttled = Some(self.usage.throttled.unwrap_or_default().saturating_add(grown));
+    }
+
     /// Another file says from now on how long it was held back.
     pub(super) fn reset_throttled(&mut self, budget: &mut FdBudget) {
         self.throttled.reset(budget);
+        self.throttled_seen[1] = None;
     }
 
     /// Closes its files.

@@ -82,10 +82,10 @@ impl Sensor {
                 self.scan(slot, false, &mut gone);
             }
         }
-        // A container's own settings are read at once, whatever it does below itself.
+        // Settings that hold for a container are read at once, whatever it does below itself.
         let above = |sensor: &Self, slot| sensor.tree.get(slot).and_then(|entry| entry.tenant);
         for slot in chores.settings {
-            let (top, begin) = (above(self, slot), Instant::now());
+            let (top, begin) = (above(self, self.read_with(slot).unwrap_or(slot)), Instant::now());
             match self.has_turn(top) {
                 true => self.read_settings(slot),
                 false => drop(self.pending.settings.insert(slot)),
@@ -187,7 +187,7 @@ impl Sensor {
         let found = self.list_children(slot);
         self.charge(top, begin);
         let Some(found) = found else { return };
-        let subgroup = self.subgroup(slot);
+        self.tree[slot].directories = found.len();
         let mut known = BTreeMap::new();
         let mut lost = false;
         for child in self.tree[slot].children.clone() {
@@ -238,7 +238,8 @@ impl Sensor {
                 }
             }
         }
-        if self.subgroup(slot) != subgroup {
+        if self.subgroup(slot).map(|subgroup| &self.tree[subgroup].path) != self.tree[slot].subgroup.as_ref()
+        {
             self.read_settings(slot);
         }
     }

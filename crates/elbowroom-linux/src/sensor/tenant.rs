@@ -213,6 +213,42 @@ impl Sensor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture::Fixture;
+    use crate::sensor::SensorConfig;
+    use crate::sensor::tree::GroupTree;
+    use elbowroom_types::sample::HostEvent;
+    use elbowroom_types::unit::{Bytes, Limit};
+
+    const UNIFIED: &str = include_str!("../../../../tests/hosts/unified-kubepods.txt");
+
+    #[test]
+    fn limits_that_hold_for_a_container_are_read_though_its_tenant_has_no_turn() {
+        let scope = format!("libpod-{}.scope", "9d20".repeat(16));
+        let (node, _) = UNIFIED.split_once("-- sys/fs/cgroup/").unwrap();
+        let host = Fixture::new(&format!(
+            "{node}-- sys/fs/cgroup/cgroup.controllers --\ncpu memory\n\
+             -- sys/fs/cgroup/{scope}/memory.max --\nmax\n\
+             -- sys/fs/cgroup/{scope}/container/memory.max --\n4096\n\
+             -- sys/fs/cgroup/{scope}/container/deep/memory.max --\n4096\n"
+        ))
+        .unwrap();
+        let config = SensorConfig { root: host.path().into(), ..SensorConfig::default() };
+        let mut sensor = Sensor::open(&config).unwrap();
+        sensor.start();
+        let top = sensor.tree[GroupTree::ROOT].children[0];
+        sensor.tree.account(top).unwrap().debt = Duration::from_secs(3_600);
+        let limit = |sensor: &Sensor| sensor.tree[top].group.limits.memory_max;
+        for dir in ["", "/deep"] {
+            host.write(&format!("sys/fs/cgroup/{scope}/container{dir}/memory.max"), "8192\n").unwrap();
+        }
+        let mut told = sensor.changes();
+        told.retain(|event| matches!(event, HostEvent::Group(group) if group.path.ends_with("/deep")));
+        assert_eq!((limit(&sensor), told), (Some(Limit::At(Bytes(8_192))), Vec::new()));
+        // Each look at it is one at both.
+        host.write(&format!("sys/fs/cgroup/{scope}/container/memory.max"), "2048\n").unwrap();
+        sensor.read_settings(top);
+        assert_eq!(limit(&sensor), Some(Limit::At(Bytes(2_048))));
+    }
 
     #[test]
     fn a_tenant_that_had_its_share_waits_until_it_is_paid_off() {

@@ -29,6 +29,8 @@ pub(super) struct GroupEntry {
     pub(super) path: PathBuf,
     pub(super) parent: Option<GroupSlot>,
     pub(super) children: Vec<GroupSlot>,
+    /// How many there were when they were listed last: more than `children` where not all are followed, or not yet.
+    pub(super) directories: usize,
     /// Where it is now.
     pub(super) inodes: HierarchyInodes,
     /// Where it was last seen: what is re-created with another inode is another group.
@@ -129,6 +131,7 @@ impl GroupTree {
             path,
             parent,
             children: Vec::new(),
+            directories: 0,
             inodes: [0; MAX_HIERARCHIES],
             seen: [0; MAX_HIERARCHIES],
             own_processes: false,
