@@ -23,22 +23,31 @@ pub fn start_time(pid: i32) -> Option<Micros> {
 
 /// Of so many processes of a container the first one is looked for: two files are read of each, about 20 us.
 const MAX_RANKED: usize = 1_024;
+/// And so many parents of the one that was found, which may have higher numbers where these began anew.
+const MAX_ANCESTORS: usize = 64;
 
 /// The place of a container's first process among all of its processes: the outermost one that is number 1 in a pid namespace of its
 /// own, else the oldest. `None` when all of them have ended.
 pub(crate) fn first_process_index(root: &Root, pids: &[i32]) -> Option<usize> {
-    let looked_at = pids.iter().enumerate().take(MAX_RANKED);
-    let ages = looked_at.filter_map(|(at, pid)| Some((init_rank(root, *pid)?, at)));
-    ages.min().map(|(_, at)| at)
+    let rank = |at: usize| {
+        let (rank, parent) = init_rank(root, pids[at])?;
+        Some((rank, at, parent))
+    };
+    let found = (0..pids.len().min(MAX_RANKED)).filter_map(rank).min()?;
+    // Whoever's parent ended has the first process for one.
+    let parent = |(_, _, parent): &(_, _, i32)| rank(pids.iter().position(|pid| pid == parent)?);
+    std::iter::successors(Some(found), parent).take(MAX_ANCESTORS).min().map(|(_, at, _)| at)
 }
 
-/// Orders processes by how much they look like a container's first one: least first. `None` when it ended.
-fn init_rank(root: &Root, pid: i32) -> Option<(bool, usize, u64)> {
+/// Orders processes by how much they look like a container's first one, least first; and the process's parent, 0 where that has no number
+/// here. `None` when it ended.
+fn init_rank(root: &Root, pid: i32) -> Option<((bool, usize, u64), i32)> {
     let status = if_present(root.read(format!("/proc/{pid}/status"))).ok()??;
     let levels = ns_pids(&status);
     let is_init = levels.len() > 1 && levels.last() == Some(&1);
     let stat = if_present(root.read(format!("/proc/{pid}/stat"))).ok()??;
-    Some((!is_init, if is_init { levels.len() } else { 0 }, start_ticks(&stat)?))
+    let rank = (!is_init, if is_init { levels.len() } else { 0 }, start_ticks(&stat)?);
+    Some((rank, parent(&stat).unwrap_or(0)))
 }
 
 /// `NSpid` of `/proc/PID/status`: the process' number in every pid namespace it is in, outermost first.
@@ -249,6 +258,12 @@ pub fn state(stat: &str) -> Option<char> {
     after_command(stat)?.chars().next()
 }
 
+/// The parent of a process, from its `stat` line.
+fn parent(stat: &str) -> Option<i32> {
+    // Field 4 of the line; the state, first after the command, is field 3.
+    after_command(stat)?.split(' ').nth(4 - 3)?.parse().ok()
+}
+
 /// When a process started, in clock ticks since boot, from its `stat` line.
 pub fn start_ticks(stat: &str) -> Option<u64> {
     // Field 22 of the line; the state, first after the command, is field 3.
@@ -359,6 +374,34 @@ mod tests {
         for bad in ["", "7 (sh", "7 (sh) S 1"] {
             assert_eq!(start_ticks(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn the_first_process_is_found_though_others_have_lower_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        let process = |pid: i32, parent: i32, ns_pids: &str, started: u64| {
+            let files = dir.path().join(format!("proc/{pid}"));
+            fs::create_dir_all(&files).unwrap();
+            fs::write(files.join("status"), format!("NSpid:\t{pid}\t{ns_pids}\n")).unwrap();
+            let zeros = ["0"; 17].join(" ");
+            fs::write(files.join("stat"), format!("{pid} (sh) S {parent} {zeros} {started} 0")).unwrap();
+        };
+        let (sandbox, shell, first) = (300, 31_000, 30_000);
+        let mut pids: Vec<i32> = (300..300 + 2 * MAX_RANKED as i32).collect();
+        pids.extend([first, shell]);
+        for pid in &pids {
+            match *pid {
+                pid if pid == first => process(pid, 9, "1", 100),
+                pid if pid == shell => process(pid, first, "7", 200),
+                pid if pid == sandbox => process(pid, shell, "8\t1", 300),
+                pid => process(pid, sandbox, &format!("{pid}\t{pid}"), 400),
+            }
+        }
+        let root = Root::at(dir.path()).unwrap();
+        assert_eq!(first_process_index(&root, &pids).map(|at| pids[at]), Some(first));
+        fs::remove_dir_all(dir.path().join(format!("proc/{shell}"))).unwrap();
+        assert_eq!(first_process_index(&root, &pids).map(|at| pids[at]), Some(sandbox));
+        assert_eq!(first_process_index(&root, &[]), None);
     }
 
     #[test]

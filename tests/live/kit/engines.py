@@ -455,7 +455,8 @@ class RuncWay:
         return timed(lambda: subprocess.run(words, capture_output=True, text=True))
 
     def run_in_time(self, runtime="runc"):
-        """The same, and again where nothing was seen and the machine is an emulated one: a hook that is late starts a container without a view."""
+        """The same, and again where nothing was seen and the machine is an emulated one: a hook that is late starts a container without a
+        view."""
         for _ in range(1 if PATIENCE == 1 else 4):
             took, done = self.run(runtime)
             if done.returncode or f"{MEMORY >> 10} kB" in done.stdout:

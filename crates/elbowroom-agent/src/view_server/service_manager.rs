@@ -35,6 +35,8 @@ const FUSE_FD_NAMES: [&str; 2] = ["fuse", "triggers"];
 const SLOTS_FD_NAME: &str = "slots";
 /// How long the manager may take to say what it is doing, whatever it is asked for that.
 const SYSTEMCTL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the manager may take to make room for a descriptor: what is not stored then is not stored later.
+const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 /// What the manager gives a service by environment; not for the programs that it starts in turn.
 pub(super) const SERVICE_ENV_VARS: [&str; 6] =
     ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
@@ -112,6 +114,8 @@ impl ServiceManager {
             let state = [NotifyState::FdStore, NotifyState::FdName(name), NotifyState::Custom("FDPOLL=0")];
             if let Err(error) = send_state(&state, &[fd.as_fd()]) {
                 tracing::warn!(%error, name, "the service manager does not keep it: a restart will replace the views");
+                // What else it keeps stays, and one that hangs is waited for once.
+                return;
             }
         }
     }
@@ -179,17 +183,23 @@ impl ServiceManager {
     }
 }
 
-/// Sends a message to the service manager, with descriptors; without a service manager it does nothing. It never waits: a manager
-/// that hangs must delay neither a start nor a stop.
+/// Sends a message to the service manager, with descriptors; without a service manager it does nothing. It waits only where it has
+/// descriptors, for [`STORE_TIMEOUT`]: a manager that hangs must delay neither a start nor a stop for long.
 ///
 /// # Errors
 /// What the kernel says; `EAGAIN` where as many messages wait at the socket as there may (unix(7), `net.unix.max_dgram_qlen`).
 pub(crate) fn send_state(state: &[NotifyState<'_>], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
-    send_state_to(&path, state, fds)
+    let patience = if fds.is_empty() { Duration::ZERO } else { STORE_TIMEOUT };
+    send_state_to(&path, state, fds, patience)
 }
 
-fn send_state_to(path: &OsStr, state: &[NotifyState<'_>], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+fn send_state_to(
+    path: &OsStr,
+    state: &[NotifyState<'_>],
+    fds: &[BorrowedFd<'_>],
+    patience: Duration,
+) -> Result<(), Errno> {
     let address = match path.as_bytes() {
         // sd_notify(3): the abstract namespace.
         [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name)?,
@@ -199,7 +209,16 @@ fn send_state_to(path: &OsStr, state: &[NotifyState<'_>], fds: &[BorrowedFd<'_>]
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
     rustix::net::connect(&socket, &address)?;
     let lines: String = state.iter().map(|line| format!("{line}\n")).collect();
-    elbowroom_linux::seccomp::send(socket.as_fd(), lines.as_bytes(), fds)
+    let until = Instant::now() + patience;
+    loop {
+        let sent = elbowroom_linux::seccomp::send(socket.as_fd(), lines.as_bytes(), fds);
+        let left = until.saturating_duration_since(Instant::now());
+        if sent != Err(Errno::AGAIN) || left.is_zero() {
+            return sent;
+        }
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let _ = rustix::event::poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&left));
+    }
 }
 
 /// Whether the two processes that do the work get on with it, as the shared memory and the queue show it.
@@ -336,11 +355,13 @@ mod tests {
         let path = dir.path().join("notify");
         let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
         let (tell, told) = std::sync::mpsc::channel();
+        let filled = path.clone();
         std::thread::spawn(move || {
             let fds = [std::io::stdin()];
             let state = [NotifyState::FdStore, NotifyState::FdName("fuse")];
             let fds = fds.each_ref().map(AsFd::as_fd);
-            let full = (0..).find_map(|_| send_state_to(path.as_os_str(), &state, &fds).err());
+            let full =
+                (0..).find_map(|_| send_state_to(filled.as_os_str(), &state, &fds, Duration::ZERO).err());
             let _ = tell.send(full);
         });
         assert_eq!(
@@ -348,10 +369,28 @@ mod tests {
             Ok(Some(Errno::AGAIN)),
             "it waits for the manager"
         );
+        // A manager that is slow is waited for.
+        let storing = path.clone();
+        let stored = std::thread::spawn(move || {
+            let stdin = std::io::stdin();
+            send_state_to(
+                storing.as_os_str(),
+                &[NotifyState::FdStore],
+                &[stdin.as_fd()],
+                Duration::from_secs(30),
+            )
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        let ready = send_state_to(path.as_os_str(), &[NotifyState::Ready], &[], Duration::ZERO);
+        assert_eq!(ready, Err(Errno::AGAIN));
         let mut text = [0; 64];
         let (len, fds) = elbowroom_linux::seccomp::receive(manager.as_fd(), &mut text).unwrap();
         assert_eq!((&text[..len], fds.len()), (&b"FDSTORE=1\nFDNAME=fuse\n"[..], 1));
-        assert_eq!(send_state_to(OsStr::new("@no such manager"), &[], &[]), Err(Errno::CONNREFUSED));
+        assert_eq!(stored.join().unwrap(), Ok(()));
+        assert_eq!(
+            send_state_to(OsStr::new("@no such manager"), &[], &[], Duration::ZERO),
+            Err(Errno::CONNREFUSED)
+        );
     }
 
     #[test]

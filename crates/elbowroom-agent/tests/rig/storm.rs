@@ -36,7 +36,7 @@ pub struct Report {
     /// From the server: starts, requests, answered a second time after a kill, failed.
     pub counters: String,
     /// Oldest version that any reader got in a while after the killing was over, in ms: the first while in which that was less than
-    /// [`STALE_MS`], or where there was none, the last.
+    /// [`STALE_MS`], or where there was none, the last; `u64::MAX` where fewer reads than there are readers ended in it.
     pub stale_ms: u64,
     pub elapsed: Duration,
     pub examples: Vec<String>,
@@ -67,6 +67,7 @@ struct Tally {
     backwards: AtomicU64,
     slowest_us: AtomicU64,
     stale_ms: AtomicU64,
+    calm_reads: AtomicU64,
     calm: AtomicBool,
     stop: AtomicBool,
     examples: Mutex<Vec<String>>,
@@ -103,13 +104,17 @@ impl Storm {
         );
         tally.calm.store(true, Ordering::SeqCst);
         let until = Instant::now() + CALM_TIMEOUT;
-        loop {
+        let stale_ms = loop {
             tally.stale_ms.store(0, Ordering::SeqCst);
+            tally.calm_reads.store(0, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(500) + 20 * self.pause);
-            if tally.stale_ms.load(Ordering::SeqCst) < STALE_MS || Instant::now() > until {
-                break;
+            // A while in which nobody read says nothing.
+            let has_reads = tally.calm_reads.load(Ordering::SeqCst) >= self.readers as u64;
+            let stale_ms = if has_reads { tally.stale_ms.load(Ordering::SeqCst) } else { u64::MAX };
+            if stale_ms < STALE_MS || Instant::now() > until {
+                break stale_ms;
             }
-        }
+        };
         tally.stop.store(true, Ordering::SeqCst);
         let ended = readers.into_iter().map(std::thread::JoinHandle::join).filter(Result::is_err).count();
         let at = |n: &AtomicU64| n.load(Ordering::SeqCst);
@@ -123,7 +128,7 @@ impl Storm {
             slowest: Duration::from_micros(at(&tally.slowest_us)),
             killed,
             counters: agent.ask("counters"),
-            stale_ms: at(&tally.stale_ms),
+            stale_ms,
             elapsed: began.elapsed(),
             examples: std::mem::take(&mut tally.examples.lock().unwrap()),
         }
@@ -175,6 +180,7 @@ impl Tally {
                             age(version).saturating_sub(took.as_millis() as u64),
                             Ordering::Relaxed,
                         );
+                        self.calm_reads.fetch_add(1, Ordering::Relaxed);
                     }
                 }
             }

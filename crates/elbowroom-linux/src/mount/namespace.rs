@@ -71,9 +71,35 @@ pub struct NamespaceRoot {
     /// Whether it is known that no runtime masks a part of it any more.
     is_made: bool,
     /// The host's mounts, once they were asked for.
-    host_mounts: OnceLock<Vec<MountEntry>>,
+    host_mounts: OnceLock<HostMounts>,
     /// Whether other containers are in the mount namespace, once that was asked.
     is_shared: OnceLock<bool>,
+}
+
+/// The host's mounts, as far as they can be read.
+#[derive(Debug, Default)]
+struct HostMounts {
+    known: Vec<MountEntry>,
+    /// Whether a table could not be read, so that there may be more.
+    is_incomplete: bool,
+}
+
+impl HostMounts {
+    fn read(tables: &[&str]) -> Self {
+        let mut mounts = Self::default();
+        for path in tables.iter().map(Path::new) {
+            let table = File::open(path).map_err(MountTableError::Io);
+            match table.and_then(|file| MountTable::read(file, MountTableBounds::HOST, path)) {
+                Ok(table) => mounts.known.extend(table.iter().cloned()),
+                Err(_) => mounts.is_incomplete = true,
+            }
+        }
+        mounts
+    }
+
+    fn may_have(&self, device: DeviceNumber) -> bool {
+        self.is_incomplete || self.known.iter().any(|mount| mount.device == device)
+    }
 }
 
 /// What names a mounted file: one filesystem, one inode, one mount.
@@ -287,33 +313,26 @@ impl NamespaceRoot {
     pub(super) fn shows_on_host(&self, mount: &MountEntry) -> bool {
         mount
             .peer_group
-            .is_some_and(|group| self.host_mounts().iter().any(|host| host.peer_group == Some(group)))
+            .is_some_and(|group| self.host_mounts().known.iter().any(|host| host.peer_group == Some(group)))
     }
 
     /// Whether the host has the same mounted at the same path: a container made from a copy of the host's mounts brought it along.
     pub(super) fn is_hosts(&self, mount: &MountEntry) -> bool {
         let what = |mount: &MountEntry| (mount.device, mount.root.clone(), mount.mount_point.clone());
-        self.host_mounts().iter().any(|host| what(host) == what(mount))
+        self.host_mounts().known.iter().any(|host| what(host) == what(mount))
     }
 
-    /// Whether a file system is mounted on the host, anywhere.
+    /// Whether a file system is mounted on the host, anywhere; or may be, where not all of the host's mounts can be read.
     pub(super) fn is_mounted_on_host(&self, device: DeviceNumber) -> bool {
-        self.host_mounts().iter().any(|host| host.device == device)
+        self.host_mounts().may_have(device)
     }
 
-    fn host_mounts(&self) -> &[MountEntry] {
-        self.host_mounts.get_or_init(|| self.read_host_mounts())
-    }
-
-    fn read_host_mounts(&self) -> Vec<MountEntry> {
+    fn host_mounts(&self) -> &HostMounts {
         let tables: &[&str] = match self.pid {
             Some(_) => &["/proc/thread-self/mountinfo", "/proc/1/mountinfo"],
             None => &["/proc/1/mountinfo"],
         };
-        let tables = tables.iter().filter_map(|path| {
-            MountTable::read(File::open(path).ok()?, MountTableBounds::HOST, Path::new(path)).ok()
-        });
-        tables.flat_map(|table| table.iter().cloned().collect::<Vec<_>>()).collect()
+        self.host_mounts.get_or_init(|| HostMounts::read(tables))
     }
 
     /// Runs `work` inside the mount namespace; in another one than this process's, or where there is no way back to the current
@@ -460,6 +479,20 @@ fn is_in_group(cgroups: &[CgroupLine], group: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_system_may_be_the_hosts_where_its_mounts_cannot_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let malformed = dir.path().join("mountinfo");
+        std::fs::write(&malformed, "no mount table\n").unwrap();
+        let (own, nowhere) = ("/proc/self/mountinfo", DeviceNumber::new(0xfff, 0xfffff));
+        let here = HostMounts::read(&[own]);
+        assert!(here.may_have(here.known[0].device) && !here.may_have(nowhere));
+        for unreadable in [Path::new("/nonexistent"), &malformed] {
+            let partly = HostMounts::read(&[own, unreadable.to_str().unwrap()]);
+            assert!(partly.known.len() == here.known.len() && partly.may_have(nowhere), "{unreadable:?}");
+        }
+    }
 
     #[test]
     fn a_process_is_in_its_group_from_wherever_the_path_is_read() {

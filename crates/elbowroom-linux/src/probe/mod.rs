@@ -6,4 +6,4 @@ pub mod file;
 pub mod network;
 mod socket;
 
-pub use socket::{Datagram, DatagramSocket, SenderAddress, send};
+pub use socket::{Datagram, DatagramSocket, KnownSenders, SenderAddress, send};

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::cell::UnsafeCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -71,6 +72,14 @@ struct Sender {
     /// The kernel gives a pidfd of every sender that is there.
     has_pidfd: bool,
 }
+
+/// A look at a sender's cgroups counts for so many times as long as it took: no sender costs more than a hundredth of a CPU.
+const LOOK_COUNTS_FOR: u32 = 100;
+
+/// The cgroups of senders that were looked at, by number and start, and until when that counts: where there are thousands of cgroups
+/// around one, the kernel takes many milliseconds to say which (fs/kernfs/dir.c, `kernfs_path_from_node_locked`).
+#[derive(Debug, Default)]
+pub struct KnownSenders(BTreeMap<(i32, u64), (Vec<String>, Instant)>);
 
 /// The address of a sender.
 #[derive(Debug, Clone)]
@@ -160,9 +169,10 @@ impl DatagramSocket {
 }
 
 impl Datagram {
-    /// The cgroups of who sent it, one path per hierarchy; empty when it is gone, or has no number here.
-    pub fn sender_cgroups(&self) -> Vec<String> {
-        self.sender.cgroups()
+    /// The cgroups of who sent it, one path per hierarchy; empty when it is gone, or has no number here. A sender that is `known` is not
+    /// looked at again, and others become known, for a hundred times as long as the look took.
+    pub fn sender_cgroups(&self, known: &mut KnownSenders) -> Vec<String> {
+        self.sender.cgroups(known)
     }
 
     /// Where an answer can go.
@@ -172,12 +182,36 @@ impl Datagram {
 }
 
 impl Sender {
-    fn cgroups(&self) -> Vec<String> {
-        let paths = self.pid.map(process::cgroup_paths).unwrap_or_default();
+    fn cgroups(&self, known: &mut KnownSenders) -> Vec<String> {
+        let paths = self.pid.map(|pid| known.cgroups(pid)).unwrap_or_default();
         // After the look: while the sender is there, no other process has its number.
         let was_sender =
             !self.has_pidfd || self.process.as_ref().is_some_and(|process| exists(process.as_fd()));
         if was_sender { paths } else { Vec::new() }
+    }
+}
+
+impl KnownSenders {
+    fn cgroups(&mut self, pid: i32) -> Vec<String> {
+        // Of its first thread, for which the kernel adds up no others.
+        let stat = process::stat_line(format!("/proc/{pid}/task/{pid}"));
+        let Some(started) = stat.as_deref().and_then(process::start_ticks) else { return Vec::new() };
+        if let Some((paths, until)) = self.0.get(&(pid, started))
+            && *until > Instant::now()
+        {
+            return paths.clone();
+        }
+        let begin = process::own_thread_cpu_time();
+        let paths = process::cgroup_paths(pid);
+        let took = process::own_thread_cpu_time().saturating_sub(begin);
+        self.0.insert((pid, started), (paths.clone(), Instant::now() + took * LOOK_COUNTS_FOR));
+        paths
+    }
+
+    /// Forgets those of whom it counts no longer; to be called now and then.
+    pub fn forget_old(&mut self) {
+        let now = Instant::now();
+        self.0.retain(|_, (_, until)| *until > now);
     }
 }
 
@@ -419,16 +453,48 @@ mod tests {
         }
         rustix::net::send(peer(&path), b"served=1", rustix::net::SendFlags::empty()).unwrap();
         let mut datagram = socket.receive().unwrap().unwrap();
-        assert_eq!(datagram.sender_cgroups(), process::cgroup_paths(std::process::id() as i32));
+        assert_eq!(
+            datagram.sender_cgroups(&mut KnownSenders::default()),
+            process::cgroup_paths(std::process::id() as i32)
+        );
         // As if this process had been given the number of one that has ended.
         let mut sender = std::process::Command::new("true").spawn().unwrap();
         let pid = rustix::process::Pid::from_child(&sender);
         datagram.sender.process =
             Some(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap());
         sender.wait().unwrap();
-        assert_eq!(datagram.sender_cgroups(), [""; 0]);
+        assert_eq!(datagram.sender_cgroups(&mut KnownSenders::default()), [""; 0]);
         datagram.sender.process = None;
-        assert_eq!(datagram.sender_cgroups(), [""; 0], "the kernel had no pidfd to give");
+        assert_eq!(
+            datagram.sender_cgroups(&mut KnownSenders::default()),
+            [""; 0],
+            "the kernel had no pidfd to give"
+        );
+    }
+
+    #[test]
+    fn a_sender_is_looked_at_again_when_the_last_look_was_long_ago() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("probe.sock");
+        let mut socket = DatagramSocket::at_path(&path).unwrap();
+        let mut known = KnownSenders::default();
+        let mut cgroups = |known: &mut KnownSenders| {
+            rustix::net::send(peer(&path), b"served=1", rustix::net::SendFlags::empty()).unwrap();
+            socket.receive().unwrap().unwrap().sender_cgroups(known)
+        };
+        assert_eq!(cgroups(&mut known), process::cgroup_paths(std::process::id() as i32));
+        let ((pid, started), (paths, _)) = known.0.first_entry().unwrap().remove_entry();
+        let later = Instant::now() + Duration::from_secs(1_000);
+        // What another process with its number had is not taken for its own.
+        known.0.insert((pid, started + 1), (vec!["/another's".into()], later));
+        assert_eq!(cgroups(&mut known), paths);
+        known.0.insert((pid, started), (vec!["/as it was".into()], later));
+        assert_eq!(cgroups(&mut known), ["/as it was"]);
+        known.0.insert((pid, started), (vec!["/as it was".into()], Instant::now()));
+        assert_eq!(cgroups(&mut known), paths, "it counts no longer");
+        known.0.insert((pid, started), (paths, Instant::now()));
+        known.forget_old();
+        assert_eq!(Vec::from_iter(known.0.keys()), [&(pid, started + 1)]);
     }
 
     #[test]
