@@ -156,7 +156,9 @@ impl Agent {
             let Ok(roles) = RoleLock::open(run_dir) else { return };
             let there: Vec<Pid> = ROLES.iter().filter_map(|role| roles.holder(*role)).collect();
             for signal in [Signal::STOP, Signal::KILL] {
-                there.iter().for_each(|pid| drop(kill_process(*pid, signal)));
+                for pid in &there {
+                    let _ = kill_process(*pid, signal);
+                }
             }
             quiet = if there.is_empty() { quiet + 1 } else { 0 };
             if quiet == 20 {

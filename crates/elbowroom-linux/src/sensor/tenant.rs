@@ -236,7 +236,7 @@ mod tests {
         let mut sensor = Sensor::open(&config).unwrap();
         sensor.start();
         let top = sensor.tree[GroupTree::ROOT].children[0];
-        sensor.tree.account(top).unwrap().debt = Duration::from_secs(3_600);
+        sensor.tree.account(top).unwrap().changes.debt = Duration::from_secs(3_600);
         let limit = |sensor: &Sensor| sensor.tree[top].group.limits.memory_max;
         for dir in ["", "/deep"] {
             host.write(&format!("sys/fs/cgroup/{scope}/container{dir}/memory.max"), "8192\n").unwrap();
