@@ -54,10 +54,13 @@ def main():
         server, count = {"nginx": nginx, "mariadb": mariadb}[sys.argv[1]](sys.argv[2], Path(home))
         os.chmod(home, 0o755)
         deadline = time.monotonic() + 60
-        while not count():
+        # It starts one worker after the other.
+        before = 0
+        while not before or before != count():
+            before = count()
             if server.poll() is not None or time.monotonic() > deadline:
                 sys.exit(f"{sys.argv[1]} ended with {server.poll()}: {server.stderr.read().decode(errors='replace')}")
-            time.sleep(0.05)
+            time.sleep(0.2)
         for _ in sys.stdin:
             print(count(), flush=True)
         server.terminate()
