@@ -62,12 +62,13 @@ pub struct ProbePoller {
 
 impl ProbePoller {
     /// Starts asking, in the network of the container whose first process is `pid` (0: here). `tell` is called with every
-    /// record and every reason for none, but not for "nothing new".
+    /// record and every reason for none, but not for "nothing new". It says whether it was heard: a record that was not is told again
+    /// while there is no newer one.
     pub fn start(
         probe: ProbeSettings,
         pid: u32,
         of_container: &PollerCount,
-        tell: impl Fn(Result<ProbeRecord, ProbeProblem>) + Send + 'static,
+        tell: impl Fn(Result<ProbeRecord, ProbeProblem>) -> bool + Send + 'static,
     ) -> std::io::Result<Self> {
         let place = PollerSlot::acquire(of_container)?;
         let stop = Arc::new(StopFlag::new()?);
@@ -79,16 +80,21 @@ impl ProbePoller {
                     && pid > 0
                     && let Err(error) = network::enter(pid)
                 {
-                    return tell(Err(format!("its network cannot be entered: {error}")));
+                    tell(Err(format!("its network cannot be entered: {error}")));
+                    return;
                 }
                 let every = Duration::from_micros(probe.every.get());
                 let mut source = ProbeSource::new(probe, pid);
+                let mut unheard = None;
                 loop {
                     let begin = Instant::now();
                     match source.poll(&stop) {
-                        Ok(None) => {}
-                        Ok(Some(record)) => tell(Ok(record)),
-                        Err(problem) if !stop.is_set() => tell(Err(problem)),
+                        Ok(record) => {
+                            if let Some(record) = record.or(unheard.take()) {
+                                unheard = (!tell(Ok(record))).then_some(record);
+                            }
+                        }
+                        Err(problem) if !stop.is_set() => drop(tell(Err(problem))),
                         Err(_) => {}
                     }
                     if stop.wait(every.saturating_sub(begin.elapsed())) {

@@ -265,7 +265,10 @@ impl ProbeRegistry {
         entry.poller = None;
         if let Some(place) = place.filter(|_| entry.probe.is_polled()) {
             let tell = self.sink.clone();
-            let tell = move |record| tell(ProbeEvent::Polled { group: id, record });
+            let tell = move |record| {
+                tell(ProbeEvent::Polled { group: id, record });
+                true
+            };
             match ProbePoller::start(entry.probe.clone(), place.pid, &entry.pollers, tell) {
                 Ok(poller) => entry.poller = Some(poller),
                 Err(error) => entry.problem = Some(format!("no thread to ask with: {error}")),

@@ -158,7 +158,8 @@ fn a_source_is_asked_again_and_again_until_nobody_wants_it() {
     let (tell, told) = mpsc::channel();
     let probe = ProbeSettings::parse(&format!("every=100ms exec:{program}"), true).unwrap();
     let poller =
-        ProbePoller::start(probe, 0, &PollerCount::default(), move |record| drop(tell.send(record))).unwrap();
+        ProbePoller::start(probe, 0, &PollerCount::default(), move |record| tell.send(record).is_ok())
+            .unwrap();
     for _ in 0..3 {
         assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap().served, Some(1.0));
     }
@@ -168,6 +169,24 @@ fn a_source_is_asked_again_and_again_until_nobody_wants_it() {
     while told.recv_timeout(Duration::from_secs(1)) != Err(mpsc::RecvTimeoutError::Disconnected) {
         assert!(Instant::now() < deadline);
     }
+}
+
+#[test]
+fn what_nobody_heard_is_told_again_and_what_was_heard_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("probe");
+    std::fs::write(&file, "served=1\n").unwrap();
+    let (tell, told) = mpsc::channel();
+    let probe = ProbeSettings::parse(&format!("every=100ms file:{}", file.display()), true).unwrap();
+    let times = std::sync::atomic::AtomicU32::new(0);
+    let _poller = ProbePoller::start(probe, 0, &PollerCount::default(), move |record| {
+        let _ = tell.send(record);
+        times.fetch_add(1, std::sync::atomic::Ordering::Relaxed) > 0
+    });
+    for _ in 0..2 {
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap().served, Some(1.0));
+    }
+    assert!(told.recv_timeout(Duration::from_secs(1)).is_err());
 }
 
 struct Agent {

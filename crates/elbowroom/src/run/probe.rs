@@ -8,7 +8,8 @@ use elbowroom_client::output::say;
 use std::cell::RefCell;
 use std::path::Path;
 
-/// Starts asking. The agent may come and go: what it does not hear it shows as stale, and the reason is said here once.
+/// Starts asking. The agent may come and go, and may know the container a moment later: what it did not hear it is told again, and the
+/// reason is said here once.
 pub(super) fn start_poller(
     probe: ProbeSettings,
     run_dir: &Path,
@@ -38,6 +39,8 @@ pub(super) fn start_poller(
         if !problem.is_empty() && problem != *told.borrow() {
             say(&format!("elbowroom: probe: {problem}"));
         }
+        let was_heard = problem.is_empty();
         told.replace(problem);
+        was_heard
     })
 }
