@@ -171,6 +171,17 @@ mod tests {
         Fixture::new(&text).unwrap()
     }
 
+    /// What is found on it while no agent runs.
+    fn facts_of(host: &Fixture) -> HostFacts {
+        let config = DoctorConfig {
+            root: host.path().into(),
+            containers: ContainerSources::default(),
+            leases: host.path().join(DIR),
+            wait: Duration::ZERO,
+        };
+        collect_facts(&config, Vec::new()).unwrap()
+    }
+
     /// The agent in `run` puts a value into a file, or into one line and field of it.
     fn hold(
         host: &Fixture,
@@ -241,7 +252,7 @@ mod tests {
 
     #[test]
     fn limits_below_the_scope_of_a_container_are_its_own() {
-        let (host, run) = (host(), tempfile::tempdir().unwrap());
+        let host = host();
         let scope = format!("a.slice/libpod-{}.scope", "9d20".repeat(16));
         let dir = format!("sys/fs/cgroup/{scope}");
         std::fs::create_dir_all(host.path().join(&dir).join("container")).unwrap();
@@ -256,13 +267,7 @@ mod tests {
         ] {
             host.write(&format!("{dir}/{file}"), says).unwrap();
         }
-        let config = DoctorConfig {
-            root: host.path().into(),
-            containers: ContainerSources::default(),
-            leases: run.path().join(DIR),
-            wait: Duration::ZERO,
-        };
-        let facts = collect_facts(&config, Vec::new()).unwrap();
+        let facts = facts_of(&host);
         let found: Vec<&CgroupFacts> = facts.groups.iter().filter(|g| g.container.is_some()).collect();
         assert_eq!(found.iter().map(|g| g.path.as_str()).collect::<Vec<_>>(), [format!("/{scope}")]);
         let of = |file: &str| (found[0].text(file), found[0].file(HierarchyController::Memory, file));
@@ -274,7 +279,7 @@ mod tests {
 
     #[test]
     fn of_a_scope_and_the_one_cgroup_in_it_the_tighter_limit_counts() {
-        let (host, run) = (host(), tempfile::tempdir().unwrap());
+        let host = host();
         let dir = format!("sys/fs/cgroup/a.slice/libpod-{}.scope", "9d20".repeat(16));
         for (own, below, tighter) in [
             (("memory.max", "500"), "300", "300"),
@@ -296,13 +301,7 @@ mod tests {
             ] {
                 host.write(&format!("{dir}/{file}"), &format!("{says}\n")).unwrap();
             }
-            let config = DoctorConfig {
-                root: host.path().into(),
-                containers: ContainerSources::default(),
-                leases: run.path().join(DIR),
-                wait: Duration::ZERO,
-            };
-            let facts = collect_facts(&config, Vec::new()).unwrap();
+            let facts = facts_of(&host);
             let found = facts.groups.iter().find(|g| g.container.is_some()).unwrap();
             let below = if tighter == own.1 { "" } else { "container/" };
             let controller = match file.starts_with("cpu") {
