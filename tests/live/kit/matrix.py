@@ -5,6 +5,8 @@ import re
 import shutil
 import sys
 from dataclasses import dataclass, field
+from itertools import groupby, product
+from operator import itemgetter
 from pathlib import Path
 
 from kit import jvm, programs
@@ -129,24 +131,27 @@ HEAD = re.compile(r"^\| runtime \| says \|.*\n\|[-|]+\|\n", re.M)
 def table():
     """The table in the guide: {(runtime, quantity): {column: cell}}."""
     text = GUIDE.read_text()
-    cells = {}
-    runtime = ""
+    cells, runtimes = {}, []
     for line in text[HEAD.search(text).end() :].splitlines():
         if not line.startswith("|"):
             break
-        name, quantity, *rest = (cell.strip() for cell in line.strip("|").split("|"))
-        runtime = name or runtime
-        cells[runtime, quantity] = dict(zip(COLUMNS, rest, strict=True))
+        names, quantities, *rest = (cell.strip() for cell in line.strip("|").split("|"))
+        runtimes = names.split(", ") if names else runtimes
+        keys = product(runtimes, quantities.split(", "))
+        cells |= {key: dict(zip(COLUMNS, rest, strict=True)) for key in keys}
     return cells
 
 
 def render(cells):
-    """The lines of the table."""
-    lines, last = [], None
+    """The lines of the table. Neighbours of the same cells, runtimes or quantities, share them."""
+    runtimes, lines = {}, []
     for (runtime, quantity), row in cells.items():
-        first = "" if runtime == last else runtime
-        lines.append("| " + " | ".join([first, quantity, *(row.get(column, "") for column in COLUMNS)]) + " |")
-        last = runtime
+        runtimes.setdefault(runtime, []).append((quantity, [row.get(column, "") for column in COLUMNS]))
+    for rows, names in groupby(runtimes, runtimes.get):
+        first = ", ".join(names)
+        for row, quantities in groupby(rows, itemgetter(1)):
+            lines.append("| " + " | ".join([first, ", ".join(map(itemgetter(0), quantities)), *row]) + " |")
+            first = ""
     return [re.sub(r"\|  (?=\|)", "| ", line) for line in lines]
 
 
