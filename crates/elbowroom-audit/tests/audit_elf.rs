@@ -4,8 +4,12 @@ use elbowroom_audit::inventory::elf;
 use elbowroom_audit::rules::evidence::{ElfEvidence, Libc, SizingCall};
 use std::process::Command;
 
-/// Compiles a C program; `None`, with a word why, where there is no compiler.
+/// What is seen in a compiled C program; `None`, with a word why, where there is no compiler.
 fn compiled(source: &str, options: &[&str]) -> Option<ElfEvidence> {
+    elf::read(&program(source, options)?)
+}
+
+fn program(source: &str, options: &[&str]) -> Option<Vec<u8>> {
     let dir = tempfile::tempdir().unwrap();
     let (input, output) = (dir.path().join("x.c"), dir.path().join("x"));
     std::fs::write(&input, source).unwrap();
@@ -17,13 +21,13 @@ fn compiled(source: &str, options: &[&str]) -> Option<ElfEvidence> {
             return None;
         }
     }
-    elf::read(&std::fs::read(output).unwrap())
+    Some(std::fs::read(output).unwrap())
 }
 
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_program_is_told_by_what_it_asks_sysconf_for() {
-    let program = |body: &str| {
+    let source = |body: &str| {
         format!("#include <unistd.h>\n#include <stdio.h>\nint main(int n, char **v) {{ {body} }}")
     };
     for (body, expect) in [
@@ -39,11 +43,26 @@ fn a_program_is_told_by_what_it_asks_sysconf_for() {
         for options in
             [&["-O2"][..], &["-O0"], &["-O2", "-no-pie"], &["-O2", "-fno-plt"], &["-O2", "-fcf-protection"]]
         {
-            let Some(elf) = compiled(&program(body), options) else { return };
+            let Some(elf) = compiled(&source(body), options) else { return };
             assert_eq!(elf.calls.iter().copied().collect::<Vec<_>>(), expect, "{body} {options:?}");
             assert!(elf.program && elf.libc == Libc::Glibc, "{elf:?}");
         }
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn bytes_that_several_sections_claim_are_searched_once() {
+    let source = "#include <unistd.h>\nint main() { return sysconf(_SC_NPROCESSORS_ONLN); }";
+    let Some(mut bytes) = program(source, &["-O2"]) else { return };
+    let calls = |bytes: &[u8]| elf::read(bytes).unwrap().calls;
+    assert!(calls(&bytes).contains(&SizingCall::NprocessorsOnln));
+    // The first section, before the program's own code, is code too, and all of the file (Elf64_Shdr, 64 bytes each).
+    let first = usize::try_from(u64::from_le_bytes(bytes[40..48].try_into().unwrap())).unwrap() + 64;
+    for (field, value) in [(8, 0x6), (16, 0x7f00_0000), (24, 0), (32, bytes.len() as u64)] {
+        bytes[first + field..first + field + 8].copy_from_slice(&u64::to_le_bytes(value));
+    }
+    assert!(calls(&bytes).is_empty());
 }
 
 #[test]

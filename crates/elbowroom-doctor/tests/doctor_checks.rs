@@ -1,7 +1,7 @@
 //! Every check against a host that has its trouble, and one that nearly has.
 
 use crate::doctor_host::{Sim, says};
-use elbowroom_doctor::checks::{CHECKS, ControllerVersion, plan_fixes};
+use elbowroom_doctor::checks::{CHECKS, ControllerVersion, examine, plan_fixes};
 use elbowroom_types::finding::Severity;
 use std::collections::BTreeSet;
 
@@ -776,6 +776,33 @@ fn no_fix_lowers_a_limit_or_turns_swap_off() {
             }
         }
     }
+}
+
+#[test]
+fn a_name_is_no_command_of_its_own_in_any_fix() {
+    const HOSTILE: &str = ";reboot";
+    let mut quoted = 0;
+    for row in rows() {
+        let mut host = Sim::new(row.version);
+        (row.ill)(&mut host);
+        for group in &mut host.facts.groups {
+            let rename = |text: &mut String| *text = text.replace("/c1", &format!("/c1{HOSTILE}"));
+            rename(&mut group.path);
+            group.dirs.values_mut().for_each(rename);
+            if let Some(name) = group.container.as_mut().and_then(|container| container.name.as_mut()) {
+                name.push_str(HOSTILE);
+            }
+        }
+        for command in
+            examine(&host.facts).into_iter().filter_map(|found| found.fix).flat_map(|fix| fix.commands)
+        {
+            // What is between quotes is at every second place.
+            let bare: String = command.split('\'').step_by(2).collect();
+            assert!(!bare.contains(HOSTILE), "{}: {command}", row.check);
+            quoted += usize::from(command.contains(HOSTILE));
+        }
+    }
+    assert!(quoted > 20, "{quoted}");
 }
 
 #[test]

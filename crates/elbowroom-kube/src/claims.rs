@@ -52,6 +52,17 @@ pub(crate) struct PodLabels {
 /// Annotations of an object of the API.
 pub(crate) type Annotations = BTreeMap<String, String>;
 
+/// Forgets what is no label's, and what is beyond `most` bytes in all: a maker may write 256 KiB into each object.
+pub(crate) fn keep_labels(annotations: &mut Annotations, most: usize) {
+    let mut left = most;
+    annotations.retain(|key, value| {
+        let size = key.len() + value.len();
+        let fits = key.starts_with(PREFIX) && value.len() <= MAX_VALUE_BYTES && size <= left;
+        left -= if fits { size } else { 0 };
+        fits
+    });
+}
+
 /// Labels for a pod's containers that run, by the runtime's identifiers. `namespace` are the annotations of its namespace.
 pub(crate) fn pod_labels(
     pod: &Pod,

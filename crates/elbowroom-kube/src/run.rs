@@ -1,6 +1,7 @@
 //! The program at work: it watches pods and namespaces, and tells the node and the API server what `controller.rs` finds.
 
 use crate::agent::AgentClient;
+use crate::claims::keep_labels;
 use crate::controller::{KubeController, has_container};
 use crate::kube_events::{EventDeduplicator, EventNotice};
 use crate::node::{HEARTBEAT, NodeConditions, NodeObject};
@@ -10,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use elbowroom_types::unit::Micros;
 use futures_util::{StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::{Container, Namespace, ObjectReference, Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::reflector::Store;
@@ -25,6 +27,15 @@ use tokio::time::Instant;
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Events that wait for a slow API server.
 const EVENT_QUEUE: usize = 256;
+/// Pods, and namespaces without more than their metadata, that are listed at once. Makers write up to 1.5 MiB into each pod (etcd's
+/// `--max-request-bytes`), 256 KiB into annotations, and this program has 128 MiB.
+const POD_PAGE_SIZE: u32 = 8;
+const NAMESPACE_PAGE_SIZE: u32 = 64;
+/// Containers of one kind that are kept of a pod.
+const MAX_CONTAINERS: usize = 256;
+/// Bytes of annotations that are kept of a pod, and of a namespace, of which there are thousands.
+const MAX_POD_ANNOTATION_BYTES: usize = 32 << 10;
+const MAX_NAMESPACE_ANNOTATION_BYTES: usize = 4 << 10;
 
 /// Runs until it is told to stop, then takes back what it said, and in a while what it gave.
 pub(crate) async fn run(args: KubeArgs) -> Result<()> {
@@ -95,7 +106,7 @@ async fn initial_conditions(node: &NodeObject) -> [bool; NODE_CONDITIONS.len()] 
 async fn watch_pods(client: Client, node: &str, writer: reflector::store::Writer<Pod>) {
     // Not those that have ended: a cluster keeps thousands, and nothing of them runs.
     let fields = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
-    let config = watcher::Config::default().fields(&fields);
+    let config = watcher::Config::default().fields(&fields).page_size(POD_PAGE_SIZE);
     let pods = watcher(Api::all(client), config).default_backoff().modify(keep_used).reflect(writer);
     pin_mut!(pods);
     while let Some(event) = pods.next().await {
@@ -107,18 +118,44 @@ async fn watch_pods(client: Client, node: &str, writer: reflector::store::Writer
 
 /// Takes out of a pod what nothing here reads: its environment and its volumes are none of this program's.
 fn keep_used(pod: &mut Pod) {
-    pod.metadata.managed_fields = None;
+    keep_used_metadata(&mut pod.metadata, MAX_POD_ANNOTATION_BYTES);
+    if let Some(status) = &mut pod.status {
+        let all = [
+            &mut status.container_statuses,
+            &mut status.init_container_statuses,
+            &mut status.ephemeral_container_statuses,
+        ];
+        all.into_iter().flatten().for_each(|statuses| statuses.truncate(MAX_CONTAINERS));
+    }
     let Some(spec) = &mut pod.spec else { return };
     let bare = |of: &Container| Container {
         name: of.name.clone(),
         resources: of.resources.clone(),
         ..Container::default()
     };
+    let bare = |all: &[Container]| all.iter().take(MAX_CONTAINERS).map(bare).collect();
     *spec = PodSpec {
-        containers: spec.containers.iter().map(bare).collect(),
-        init_containers: spec.init_containers.as_ref().map(|all| all.iter().map(bare).collect()),
+        containers: bare(&spec.containers),
+        init_containers: spec.init_containers.as_deref().map(bare),
         priority: spec.priority,
         ..PodSpec::default()
+    };
+}
+
+/// The same for an object's metadata, of whose annotations labels are kept.
+fn keep_used_metadata(metadata: &mut ObjectMeta, most_annotation_bytes: usize) {
+    let all = std::mem::take(metadata);
+    let mut annotations = all.annotations;
+    if let Some(annotations) = &mut annotations {
+        keep_labels(annotations, most_annotation_bytes);
+    }
+    *metadata = ObjectMeta {
+        name: all.name,
+        namespace: all.namespace,
+        uid: all.uid,
+        resource_version: all.resource_version,
+        annotations,
+        ..ObjectMeta::default()
     };
 }
 
@@ -129,8 +166,10 @@ async fn watch_namespaces(
     writer: reflector::store::Writer<PartialObjectMeta<Namespace>>,
     heard: watch::Sender<bool>,
 ) {
-    let slim = |namespace: &mut PartialObjectMeta<Namespace>| namespace.metadata.managed_fields = None;
-    let namespaces = watcher(Api::all(client), watcher::Config::default());
+    let slim = |namespace: &mut PartialObjectMeta<Namespace>| {
+        keep_used_metadata(&mut namespace.metadata, MAX_NAMESPACE_ANNOTATION_BYTES);
+    };
+    let namespaces = watcher(Api::all(client), watcher::Config::default().page_size(NAMESPACE_PAGE_SIZE));
     let namespaces = namespaces.default_backoff().modify(slim).reflect(writer);
     pin_mut!(namespaces);
     while let Some(event) = namespaces.next().await {
@@ -214,7 +253,7 @@ mod tests {
     #[test]
     fn of_a_pod_only_what_is_used_is_kept() {
         let mut pod: Pod = serde_json::from_value(serde_json::json!({
-            "metadata": {"name": "p", "uid": "u", "annotations": {"a": "b"}},
+            "metadata": {"name": "p", "uid": "u", "annotations": {"elbowroom.dev/a": "b", "other": "secret"}, "labels": {"x": "secret"}},
             "spec": {"priority": 7, "volumes": [{"name": "v"}], "initContainers": [{"name": "i"}], "containers": [
                 {"name": "app", "env": [{"name": "PASSWORD", "value": "secret"}], "resources": {"requests": {"cpu": "1"}}}]},
         }))
@@ -222,9 +261,40 @@ mod tests {
         keep_used(&mut pod);
         let kept = serde_json::to_string(&pod).unwrap();
         assert!(!kept.contains("secret") && !kept.contains("volumes"), "{kept}");
-        for word in ["\"a\":\"b\"", "\"cpu\":\"1\"", "\"priority\":7", "initContainers", "\"uid\":\"u\""] {
+        for word in [
+            "\"elbowroom.dev/a\":\"b\"",
+            "\"cpu\":\"1\"",
+            "\"priority\":7",
+            "initContainers",
+            "\"uid\":\"u\"",
+        ] {
             assert!(kept.contains(word), "{word} in {kept}");
         }
+    }
+
+    #[test]
+    fn however_much_the_makers_of_pods_write_little_is_kept() {
+        let annotations: BTreeMap<String, String> =
+            (0..4_000).map(|n| (format!("elbowroom.dev/{n}"), "x".repeat(60))).collect();
+        let containers = vec![serde_json::json!({"name": "app"}); 10_000];
+        let status = vec![
+            serde_json::json!({"name": "app", "image": "i", "imageID": "i", "ready": true, "restartCount": 0});
+            10_000
+        ];
+        let mut pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "p", "annotations": annotations},
+            "spec": {"containers": containers, "initContainers": containers},
+            "status": {"containerStatuses": status},
+        }))
+        .unwrap();
+        let namespace = pod.metadata.clone();
+        keep_used(&mut pod);
+        let kept = serde_json::to_string(&pod).unwrap().len();
+        assert!(kept < 128 << 10, "{kept}");
+        let mut metadata = namespace;
+        keep_used_metadata(&mut metadata, MAX_NAMESPACE_ANNOTATION_BYTES);
+        let kept = serde_json::to_string(&metadata).unwrap().len();
+        assert!((2 << 10..8 << 10).contains(&kept), "{kept}");
     }
 
     #[test]

@@ -26,6 +26,8 @@ use std::sync::Arc;
 /// Files that are kept open at most: half of what a process may have open where that was not raised. What engines and containers
 /// run is less.
 const MAX_OPEN_FILES: usize = 512;
+/// Files that are told apart at most. A container maps as many as it likes, and each is heard of.
+const MAX_MODULES: usize = 4096;
 /// kthreadd, the parent of all kernel threads.
 const KTHREADD: u32 = 2;
 
@@ -214,6 +216,16 @@ impl SampledProcesses {
             }
             return *known;
         }
+        if self.modules.len() >= MAX_MODULES {
+            if self.modules.len() == MAX_MODULES {
+                self.modules.push(CodeModule {
+                    name: "other files".into(),
+                    build_id: Vec::new(),
+                    file: None,
+                });
+            }
+            return MAX_MODULES as u32;
+        }
         let file = if self.modules.len() < MAX_OPEN_FILES { open(map) } else { None };
         let place = self.modules.len() as u32;
         self.modules.push(CodeModule { name: name(&map.path), build_id: map.build_id.clone(), file });
@@ -397,6 +409,19 @@ mod tests {
         p.add_record(map(6, "/bin/true", &[7; 20]), true);
         assert!(p.modules.len() == 1 && p.modules[0].file.is_some());
         assert_eq!(&*p.modules[0].name, "true");
+    }
+
+    #[test]
+    fn of_files_without_number_the_first_are_told_apart() {
+        let mut p = only(6, "x", ProcessRole::Watched);
+        for n in 0..MAX_MODULES + 100 {
+            p.add_record(map(6, &format!("/nowhere/{n}"), &[]), true);
+        }
+        assert_eq!(p.modules.len(), MAX_MODULES + 1);
+        p.add_record(map(6, "/nowhere/7", &[]), true);
+        assert_eq!(p.by_pid[&6].maps.last().unwrap().module, 7);
+        p.add_record(map(6, "/nowhere/5000", &[]), true);
+        assert_eq!(&*p.modules[p.by_pid[&6].maps.last().unwrap().module as usize].name, "other files");
     }
 
     #[test]

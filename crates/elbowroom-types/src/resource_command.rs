@@ -5,6 +5,7 @@
 use crate::container::{ContainerEngine, Pod};
 use crate::finding::{FileWrite, UnitProperty};
 use crate::unit::{Bytes, Limit, Micros, Millicpu};
+use crate::visible::is_hidden;
 use std::fmt::Write;
 
 /// A resource of a container with its new value.
@@ -181,18 +182,37 @@ pub fn plain_command(write: &FileWrite) -> String {
         Some(p) => {
             format!("systemctl set-property --runtime {} {}", shell_quoted(&p.unit), p.assignment(&write.to))
         }
-        None => format!("echo {} > {}", shell_quoted(&write.to), shell_quoted(&write.file)),
+        None => echo_command(&write.to, &write.file),
     }
 }
 
-/// A word for the shell.
+/// What a person types to write a value to a file. The file may be in a cgroup that a stranger named.
+pub fn echo_command(value: &str, file: &str) -> String {
+    format!("echo {} > {}", shell_quoted(value), shell_quoted(file))
+}
+
+/// A word for the shell. Characters that a terminal obeys, which a person may paste, are escaped as the shells of today read them
+/// (`$'...'`, POSIX.1-2024, 2.2.4): in other quotes an end of line would be one, and Ctrl-C end the quotes.
 pub fn shell_quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:,=+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
+        return word.to_owned();
     }
+    if !word.contains(is_hidden) {
+        return format!("'{}'", word.replace('\'', r"'\''"));
+    }
+    let mut quoted = "$'".to_owned();
+    for c in word.chars() {
+        match c {
+            '\'' | '\\' => quoted.extend(['\\', c]),
+            // Three octal digits, whatever follows.
+            c if is_hidden(c) => {
+                c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| quoted.push_str(&format!("\\{byte:03o}")));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted + "'"
 }
 
 /// A size as `docker` and `podman` take it: `128m`.
@@ -283,6 +303,24 @@ mod tests {
         assert_eq!(command(None), "docker update --memory 1g 'a b'");
         assert_eq!(command(Some(Limit::At(Bytes(5)))), "docker update --memory 1g --memory-swap 5 'a b'");
         assert_eq!(command(Some(Limit::Max)), "docker update --memory 1g --memory-swap -1 'a b'");
+    }
+
+    #[test]
+    fn a_name_is_one_word_of_a_command_whatever_is_in_it() {
+        for (word, expect) in [
+            ("/sys/fs/cgroup/a.slice/memory.max", "/sys/fs/cgroup/a.slice/memory.max"),
+            ("", "''"),
+            ("a;reboot", "'a;reboot'"),
+            ("$(reboot)`reboot`", "'$(reboot)`reboot`'"),
+            ("a'b", r"'a'\''b'"),
+            ("a\u{3}\rreboot\r#", r"$'a\003\015reboot\015#'"),
+            ("\x1b'\\7", r"$'\033\'\\7'"),
+            ("a\u{202e}b", r"$'a\342\200\256b'"),
+        ] {
+            assert_eq!(shell_quoted(word), expect);
+            assert_eq!(echo_command(word, "/x"), format!("echo {expect} > /x"));
+            assert_eq!(echo_command("0", word), format!("echo 0 > {expect}"));
+        }
     }
 
     #[test]

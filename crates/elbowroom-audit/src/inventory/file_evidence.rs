@@ -51,7 +51,10 @@ fn dotnet(text: &str) -> Option<DotnetConfig> {
 /// What a file and its evidence count of [`AuditBounds::entries`]: one, and one more for so many bytes that are kept.
 pub(super) fn weight(path: &str, evidence: Option<&FileEvidence>) -> u64 {
     const UNIT: usize = 256;
-    let said = evidence.map_or(0, |evidence| serde_json::to_vec(evidence).map_or(0, |text| text.len()));
+    /// Half of what a text takes beside its bytes, as a `String` on the heap; each has two quotes in JSON.
+    const QUOTE: usize = 28;
+    let text = evidence.and_then(|evidence| serde_json::to_vec(evidence).ok()).unwrap_or_default();
+    let said = text.len() + QUOTE * text.iter().filter(|byte| **byte == b'"').count();
     1 + ((path.len() + said) / UNIT) as u64
 }
 
@@ -111,6 +114,16 @@ mod tests {
         );
         assert_eq!(saw("/x.runtimeconfig.json", b"[["), None);
         assert_eq!(saw("/bin/script", &[b'#'; 100]), None);
+    }
+
+    #[test]
+    fn many_short_texts_weigh_as_much_as_they_take() {
+        let of = |needed: Vec<String>| {
+            FileEvidence::Elf(Box::new(crate::rules::evidence::ElfEvidence { needed, ..Default::default() }))
+        };
+        let more = weight("", Some(&of(vec!["a".to_owned(); 4096]))) - weight("", Some(&of(Vec::new())));
+        let taken = 4096 * (size_of::<String>() + 32);
+        assert!(more >= taken as u64 / 256, "{more}");
     }
 
     #[test]

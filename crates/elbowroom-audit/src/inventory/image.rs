@@ -9,7 +9,9 @@ use super::tar::{Tar, TarEntryKind};
 use super::{AuditBounds, AuditError, engine, file_evidence, rootfs};
 use crate::rules::evidence::Inventory;
 use elbowroom_linux::bounded;
-use serde_json::Value;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Cursor, Read};
@@ -57,9 +59,9 @@ pub fn read_archive(reader: impl Read, what: &str, bounds: AuditBounds) -> Resul
                     let mut text = first;
                     bounded::append(&mut tar, bounds.json, &mut text).map_err(failed())?;
                     // An image's own files may begin with a brace too.
-                    if let Ok(json) = serde_json::from_slice(&text) {
+                    if serde_json::from_slice::<IgnoredAny>(&text).is_ok() {
                         json_left -= entry.size;
-                        blobs.json.insert(entry.path, json);
+                        blobs.documents.insert(entry.path, text);
                     }
                 }
                 first if is_layer(&first) => {
@@ -76,7 +78,7 @@ pub fn read_archive(reader: impl Read, what: &str, bounds: AuditBounds) -> Resul
             TarEntryKind::Directory | TarEntryKind::Other => {}
         }
     }
-    if blobs.manifest().is_none() && plain > 0 {
+    if !blobs.has_manifest() && plain > 0 {
         let why = "neither `docker save` nor an OCI layout; unpack it and name the directory";
         return Err(AuditError::malformed(what, why));
     }
@@ -98,21 +100,78 @@ pub(super) fn oci_directory(path: &Path, bounds: AuditBounds) -> Result<Inventor
 
 /// Where the parts of an image are, by path in its archive.
 trait ImageSource {
-    fn json(&mut self, path: &str) -> Option<Value>;
+    fn document(&mut self, path: &str) -> Option<Vec<u8>>;
     fn layer(&mut self, path: &str) -> Result<Option<ImageLayer>, io::Error>;
+}
+
+/// What of a document matters: what else there is may take a hundred times its bytes as a tree.
+fn parse<'a, T: Deserialize<'a>>(document: &'a [u8]) -> Option<T> {
+    serde_json::from_slice(document).ok()
+}
+
+/// An image in `manifest.json` of `docker save`.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct DockerImage {
+    config: Option<String>,
+    layers: Option<Vec<String>>,
+}
+
+/// An index or a manifest of an OCI layout.
+#[derive(Deserialize)]
+struct OciDocument {
+    manifests: Option<Vec<OciDescriptor>>,
+    config: Option<OciDescriptor>,
+    layers: Option<Vec<OciDescriptor>>,
+}
+
+#[derive(Deserialize)]
+struct OciDescriptor {
+    digest: Option<String>,
+    platform: Option<OciPlatform>,
+}
+
+#[derive(Deserialize)]
+struct OciPlatform {
+    architecture: Option<String>,
+    os: Option<String>,
+}
+
+/// The configuration of an image, of both kinds.
+#[derive(Default, Deserialize)]
+struct ImageConfig<'a> {
+    #[serde(borrow)]
+    config: Option<ContainerConfig<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct ContainerConfig<'a> {
+    #[serde(borrow)]
+    entrypoint: Option<&'a RawValue>,
+    #[serde(borrow)]
+    cmd: Option<&'a RawValue>,
+    #[serde(borrow)]
+    env: Option<&'a RawValue>,
+}
+
+/// A list of words; none where it is of another shape.
+fn words(list: Option<&RawValue>) -> Vec<String> {
+    list.and_then(|list| parse(list.get().as_bytes())).unwrap_or_default()
 }
 
 /// The parts of an archive that has gone by.
 #[derive(Default)]
 struct ArchiveBlobs {
-    json: BTreeMap<String, Value>,
+    /// Documents as they are written.
+    documents: BTreeMap<String, Vec<u8>>,
     layers: BTreeMap<String, ImageLayer>,
     links: BTreeMap<String, String>,
 }
 
 impl ArchiveBlobs {
-    fn manifest(&self) -> Option<&Value> {
-        self.json.get("/manifest.json").or_else(|| self.json.get("/index.json"))
+    fn has_manifest(&self) -> bool {
+        ["/manifest.json", "/index.json"].iter().any(|path| self.documents.contains_key(*path))
     }
 
     /// Where a link ends; engines write one at most.
@@ -122,8 +181,8 @@ impl ArchiveBlobs {
 }
 
 impl ImageSource for ArchiveBlobs {
-    fn json(&mut self, path: &str) -> Option<Value> {
-        self.json.get(self.target(path)).cloned()
+    fn document(&mut self, path: &str) -> Option<Vec<u8>> {
+        self.documents.get(self.target(path)).cloned()
     }
 
     fn layer(&mut self, path: &str) -> Result<Option<ImageLayer>, io::Error> {
@@ -149,9 +208,8 @@ impl OciDirectory {
 }
 
 impl ImageSource for OciDirectory {
-    fn json(&mut self, path: &str) -> Option<Value> {
-        let text = bounded::bytes(self.open(path).ok()?, self.bounds.json).ok()?;
-        serde_json::from_slice(&text).ok()
+    fn document(&mut self, path: &str) -> Option<Vec<u8>> {
+        bounded::bytes(self.open(path).ok()?, self.bounds.json).ok()
     }
 
     fn layer(&mut self, path: &str) -> Result<Option<ImageLayer>, io::Error> {
@@ -163,12 +221,9 @@ impl ImageSource for OciDirectory {
 /// Finds manifest, configuration and layers, and puts them together.
 fn assemble(parts: &mut impl ImageSource, what: &str, bounds: &AuditBounds) -> Result<Inventory, AuditError> {
     let mut inventory = Inventory::default();
-    let (config, layers) = match parts.json("/manifest.json") {
+    let (config, layers) = match parts.document("/manifest.json") {
         Some(manifest) => docker_manifest(&manifest, &mut inventory.skipped),
-        None => {
-            let index = parts.json("/index.json");
-            index.and_then(|index| oci_manifest(parts, &index, &mut inventory.skipped))
-        }
+        None => oci_manifest(parts, &mut inventory.skipped),
     }
     .ok_or_else(|| AuditError::malformed(what, "no manifest of an image in it"))?;
     if layers.len() > bounds.layers {
@@ -183,57 +238,56 @@ fn assemble(parts: &mut impl ImageSource, what: &str, bounds: &AuditBounds) -> R
         stack.push(layer);
     }
     inventory.files = layer::stack(&stack.iter().collect::<Vec<_>>(), &mut inventory.skipped);
-    let config = parts.json(&config).unwrap_or_default();
-    let words = |key: &str| -> Vec<String> {
-        let list = config["config"][key].as_array().map(Vec::as_slice).unwrap_or_default();
-        list.iter().filter_map(|word| word.as_str().map(str::to_owned)).collect()
-    };
-    inventory.command = words("Entrypoint").into_iter().chain(words("Cmd")).collect();
-    inventory.env = words("Env");
+    let document = parts.document(&config).unwrap_or_default();
+    let image: ImageConfig<'_> = parse(&document).unwrap_or_default();
+    let config = image.config.unwrap_or_default();
+    inventory.command = [words(config.entrypoint), words(config.cmd)].concat();
+    inventory.env = words(config.env);
     Ok(inventory)
 }
 
 /// `manifest.json` of `docker save`: configuration and layers by path.
-fn docker_manifest(manifest: &Value, skipped: &mut Vec<String>) -> Option<(String, Vec<String>)> {
-    let images = manifest.as_array()?;
+fn docker_manifest(manifest: &[u8], skipped: &mut Vec<String>) -> Option<(String, Vec<String>)> {
+    let images: Vec<DockerImage> = parse(manifest)?;
     if images.len() > 1 {
         skipped.push(format!("the archive holds {} images: this is the first", images.len()));
     }
-    let image = images.first()?;
-    let layers = image["Layers"].as_array()?.iter().map(|path| path.as_str().map(|path| format!("/{path}")));
-    Some((format!("/{}", image["Config"].as_str()?), layers.collect::<Option<_>>()?))
+    let image = images.into_iter().next()?;
+    let layers = image.layers?.into_iter().map(|path| format!("/{path}"));
+    Some((format!("/{}", image.config?), layers.collect()))
 }
 
 /// Through the indexes of an OCI layout, at most a few deep, to the manifest of this machine's architecture.
-fn oci_manifest(
-    parts: &mut impl ImageSource,
-    index: &Value,
-    skipped: &mut Vec<String>,
-) -> Option<(String, Vec<String>)> {
-    let mut document = index.clone();
+fn oci_manifest(parts: &mut impl ImageSource, skipped: &mut Vec<String>) -> Option<(String, Vec<String>)> {
+    let mut path = "/index.json".to_owned();
     for _ in 0..4 {
-        if let Some(layers) = document["layers"].as_array() {
-            let layers = layers.iter().map(|layer| blob_path(&layer["digest"]));
-            return Some((blob_path(&document["config"]["digest"])?, layers.collect::<Option<_>>()?));
+        let document: OciDocument = parse(&parts.document(&path)?)?;
+        if let Some(layers) = document.layers {
+            let layers: Option<Vec<String>> = layers.iter().map(blob_path).collect();
+            return Some((blob_path(&document.config?)?, layers?));
         }
-        let manifests = document["manifests"].as_array()?;
-        let ours = |manifest: &&Value| {
-            manifest["platform"]["architecture"].as_str() == Some(architecture())
-                && manifest["platform"]["os"].as_str() == Some("linux")
+        let manifests = document.manifests?;
+        let ours = |manifest: &&OciDescriptor| {
+            let platform = manifest.platform.as_ref();
+            platform.is_some_and(|platform| {
+                platform.architecture.as_deref() == Some(architecture())
+                    && platform.os.as_deref() == Some("linux")
+            })
         };
         let chosen = manifests.iter().find(ours).or_else(|| manifests.first())?;
         if manifests.len() > 1 {
-            let platform = chosen["platform"]["architecture"].as_str().unwrap_or("the first");
+            let platform = chosen.platform.as_ref().and_then(|platform| platform.architecture.as_deref());
+            let platform = platform.unwrap_or("the first");
             skipped.push(format!("{} images in the index: this is {platform}", manifests.len()));
         }
-        document = parts.json(&blob_path(&chosen["digest"])?)?;
+        path = blob_path(chosen)?;
     }
     None
 }
 
-/// `sha256:0123...` as a path in the layout; `None` for what is no digest.
-fn blob_path(digest: &Value) -> Option<String> {
-    let (algorithm, hex) = digest.as_str()?.split_once(':')?;
+/// The digest `sha256:0123...` as a path in the layout; `None` for what is no digest.
+fn blob_path(of: &OciDescriptor) -> Option<String> {
+    let (algorithm, hex) = of.digest.as_deref()?.split_once(':')?;
     let word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     (word(algorithm) && word(hex)).then(|| format!("/blobs/{algorithm}/{hex}"))
 }
@@ -396,6 +450,25 @@ mod tests {
         let mut documents = numbered(64, &|name| entry(b'0', name, "", b"[1,2,3,4,5,6,7 ]"));
         documents.push(entry(b'0', "manifest.json", "", b"[{}]"));
         assert!(refusal(&documents).contains("neither `docker save`"));
+    }
+
+    #[test]
+    fn a_document_takes_little_more_memory_than_its_bytes() {
+        let peak = || {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+            line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+        };
+        // Each object would be a tree with room for eleven members.
+        let config = br#"{"config":{"Cmd":["/app"],"x":[{"":0}"#.to_vec();
+        let config = [config, br#",{"":0}"#.repeat(1 << 20), b"]}}".to_vec()].concat();
+        let before = peak();
+        let manifest = br#"[{"Config":"config.json","Layers":[]}]"#;
+        let found =
+            audit(&[entry(b'0', "config.json", "", &config), entry(b'0', "manifest.json", "", manifest)]);
+        assert_eq!(found.unwrap().command, ["/app"]);
+        let more = peak() - before;
+        assert!(more < 256 << 20, "{more} for {}", config.len());
     }
 
     #[test]

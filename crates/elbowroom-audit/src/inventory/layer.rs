@@ -90,21 +90,25 @@ pub(super) fn take_entries(left: &mut u64, weight: u64, bounds: &AuditBounds) ->
 pub(super) fn stack(layers: &[&ImageLayer], skipped: &mut Vec<String>) -> BTreeMap<String, FileEvidence> {
     let mut files: BTreeMap<String, FileEvidence> = BTreeMap::new();
     for layer in layers {
-        files.retain(|path, _| !layer.hides(path));
+        for path in &layer.hidden_paths {
+            files.remove(path);
+        }
+        for directory in layer.hidden_paths.iter().chain(&layer.opaque) {
+            remove_below(&mut files, directory);
+        }
         files.extend(layer.files.iter().map(|(path, evidence)| (path.clone(), evidence.clone())));
         skipped.extend(layer.skipped.iter().cloned());
     }
     files
 }
 
-impl ImageLayer {
-    /// Whether a path of a lower layer shows no more.
-    fn hides(&self, path: &str) -> bool {
-        let ancestors = path.match_indices('/').map(|(at, _)| &path[..at]);
-        self.hidden_paths.contains(path)
-            || ancestors
-                .into_iter()
-                .any(|above| self.hidden_paths.contains(above) || self.opaque.contains(above))
+/// Removes what is in a directory, and looks at nothing else.
+fn remove_below(files: &mut BTreeMap<String, FileEvidence>, directory: &str) {
+    let begin = format!("{directory}/");
+    let below =
+        files.range(begin.clone()..).map(|(path, _)| path).take_while(|path| path.starts_with(&begin));
+    for path in below.cloned().collect::<Vec<_>>() {
+        files.remove(&path);
     }
 }
 
@@ -112,6 +116,7 @@ impl ImageLayer {
 pub(super) mod tests {
     use super::super::tar::tests::entry;
     use super::*;
+    use crate::rules::evidence::JavaRelease;
 
     const RELEASE: &[u8] = b"JAVA_VERSION=\"17\"\n";
 
@@ -151,6 +156,23 @@ pub(super) mod tests {
     fn an_opaque_directory_keeps_what_its_own_layer_adds() {
         let above = layer(&[entry(b'0', "a/.wh..wh..opq", "", b""), file("a/x/release")]);
         assert_eq!(shown(&[layer(&[file("a/release")]), above]), ["/a/x/release"]);
+    }
+
+    #[test]
+    fn a_layer_that_hides_one_file_costs_no_look_at_all_others() {
+        let evidence = |path: String| (path, FileEvidence::JavaRelease(JavaRelease::default()));
+        let below = ImageLayer {
+            files: (0..100_000).map(|n| evidence(format!("/a/b/c/{n}"))).collect(),
+            ..ImageLayer::default()
+        };
+        let above = ImageLayer { hidden_paths: ["/a/b/c/7".to_owned()].into(), ..ImageLayer::default() };
+        let (done, wait) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let layers: Vec<&ImageLayer> =
+                std::iter::once(&below).chain(std::iter::repeat_n(&above, 999)).collect();
+            done.send(stack(&layers, &mut Vec::new()).len())
+        });
+        assert_eq!(wait.recv_timeout(std::time::Duration::from_secs(60)), Ok(99_999));
     }
 
     #[test]

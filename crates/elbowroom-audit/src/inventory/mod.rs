@@ -27,7 +27,7 @@ use std::path::Path;
 pub struct AuditBounds {
     /// Bytes of one file that are held in memory. Larger ones are judged by their beginning.
     pub file: u64,
-    /// Bytes of all layers together, uncompressed.
+    /// Bytes of all layers together, uncompressed; of a directory, of all files that were read.
     pub total: u64,
     /// Entries of one image or directory; one with a long name, or of which much is kept, counts as several.
     pub entries: u64,

@@ -2,10 +2,11 @@
 
 use super::{AuditBounds, AuditError, file_evidence};
 use crate::rules::evidence::Inventory;
+use elbowroom_linux::probe::file::open_plain;
 use elbowroom_linux::root::{ReadError, Root};
-use rustix::fs::{AtFlags, Dir, FileType, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, OFlags, ResolveFlags};
 use std::collections::HashSet;
-use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// Directories at the top whose files are the kernel's.
@@ -20,7 +21,8 @@ pub fn inventory(path: &Path, bounds: AuditBounds) -> Result<Inventory, AuditErr
     let mut entries = 0;
     // A hard link is the same program once more.
     let mut seen = HashSet::new();
-    let mut kept = Vec::new();
+    let (mut kept, mut read) = (Vec::new(), 0);
+    let too_much = |bound, of| AuditError::TooMuch { what: path.display().to_string(), bound, of };
     while let Some(directory) = directories.pop() {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
         let listing = match root.open(&directory, flags) {
@@ -40,8 +42,7 @@ pub fn inventory(path: &Path, bounds: AuditBounds) -> Result<Inventory, AuditErr
             let below = format!("{directory}/{name}");
             entries += file_evidence::weight(&below, None);
             if entries > bounds.entries {
-                let what = path.display().to_string();
-                return Err(AuditError::TooMuch { what, bound: bounds.entries, of: "entries" });
+                return Err(too_much(bounds.entries, "entries"));
             }
             let kind = match entry.file_type() {
                 FileType::Unknown => {
@@ -53,9 +54,15 @@ pub fn inventory(path: &Path, bounds: AuditBounds) -> Result<Inventory, AuditErr
             match kind {
                 FileType::Directory => directories.push(below),
                 FileType::RegularFile => {
+                    kept.clear();
                     match examine_file(&root, &below, &bounds, &mut seen, &mut kept, &mut inventory) {
                         Ok(weight) => entries += weight,
                         Err(error) => inventory.skipped.push(format!("{below}: {error}")),
+                    }
+                    // A file may have holes, and take no room on the disk.
+                    read += kept.len() as u64;
+                    if read > bounds.total {
+                        return Err(too_much(bounds.total, "bytes of programs"));
                     }
                 }
                 _ => {}
@@ -79,22 +86,19 @@ fn examine_file(
     kept: &mut Vec<u8>,
     inventory: &mut Inventory,
 ) -> std::io::Result<u64> {
-    // It may be a FIFO by now, to which no program may ever write.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let fd = match root.open(path, flags) {
-        Ok(fd) => fd,
-        Err(error) if error.is_absent() => return Ok(0),
-        Err(ReadError::Io { source, .. }) => return Err(source.into()),
-        Err(error) => return Err(std::io::Error::other(error)),
+    // It may be a pipe or a device by now.
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let file = match open_plain(root, Path::new(path), resolve) {
+        Ok(file) => file,
+        Err(error) if [ErrorKind::NotFound, ErrorKind::InvalidInput].contains(&error.kind()) => return Ok(0),
+        Err(error) => return Err(error),
     };
-    let stat = rustix::fs::fstat(&fd)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
-        || stat.st_nlink > 1 && !seen.insert((stat.st_dev, stat.st_ino))
-    {
+    let stat = rustix::fs::fstat(&file)?;
+    if stat.st_nlink > 1 && !seen.insert((stat.st_dev, stat.st_ino)) {
         return Ok(0);
     }
     let size = u64::try_from(stat.st_size).unwrap_or_default();
-    let evidence = file_evidence::examine(path, size, File::from(fd), bounds, kept, &mut inventory.skipped)?;
+    let evidence = file_evidence::examine(path, size, file, bounds, kept, &mut inventory.skipped)?;
     let weight = evidence.as_ref().map_or(0, |evidence| file_evidence::weight("", Some(evidence)));
     inventory.files.extend(evidence.map(|evidence| (path.to_owned(), evidence)));
     Ok(weight)
@@ -133,6 +137,24 @@ mod tests {
         let found = inventory(path, AuditBounds::default()).unwrap();
         assert_eq!(found.files.len(), 1, "{found:?}");
         assert_eq!(found.skipped, Vec::<String>::new());
+    }
+
+    #[test]
+    fn files_with_holes_are_not_read_for_ever() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a", "b", "c"] {
+            std::fs::write(dir.path().join(name), b"\x7fELF").unwrap();
+            std::fs::File::options()
+                .write(true)
+                .open(dir.path().join(name))
+                .unwrap()
+                .set_len(1 << 20)
+                .unwrap();
+        }
+        let audit = |total| inventory(dir.path(), AuditBounds { total, ..AuditBounds::default() });
+        assert!(audit(3 << 20).is_ok());
+        let error = audit(2 << 20).unwrap_err().to_string();
+        assert!(error.ends_with("more than 2097152 bytes of programs, refused"), "{error}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 const MAX_DISTANCE: usize = 16;
 
 /// A program asks a few times; one that writes thousands wants us to search for ever.
-const MAX_CALLS: usize = 4096;
+const MAX_CALLS: usize = 256;
 
 /// The questions about CPUs and memory among a program's calls of `sysconf`.
 pub(super) fn sysconf_calls<Header: FileHeader<Endian = Endianness>>(
@@ -23,11 +23,16 @@ pub(super) fn sysconf_calls<Header: FileHeader<Endian = Endianness>>(
 ) -> BTreeSet<SizingCall> {
     let slots = got_slots(file, sysconf);
     let mut questions = BTreeSet::new();
+    // Sections of a linker share no bytes. Those of a stranger may all be the whole file.
+    let (mut unread, mut calls) = (file.data().len(), MAX_CALLS);
     for section in file.sections().filter(|section| section.kind() == SectionKind::Text) {
         let Ok(code) = section.data() else { continue };
+        let code = &code[..code.len().min(unread)];
+        unread -= code.len();
         let constants =
             code.windows(5).enumerate().filter_map(|(at, window)| Some((at, sysconf_call(window)?)));
-        for (at, question) in constants.take(MAX_CALLS) {
+        for (at, question) in constants.take(calls) {
+            calls -= 1;
             let mut near = at + 5..(at + 5 + MAX_DISTANCE).min(code.len());
             let is_sysconf = near.any(|at| {
                 let here = section.address().wrapping_add(at as u64);

@@ -6,7 +6,7 @@ use super::evidence::{JavaRelease, ServerSetting};
 pub(crate) fn java_release(text: &str) -> Option<JavaRelease> {
     let value = |key: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
-        Some(line.trim().trim_matches('"').to_owned())
+        Some(quotable(line.trim().trim_matches('"')))
     };
     Some(JavaRelease { version: value("JAVA_VERSION")?, implementor: value("IMPLEMENTOR") })
 }
@@ -46,9 +46,12 @@ pub fn mariadb(text: &str) -> Option<ServerSetting> {
 }
 
 fn server_setting(program: &str, key: &str, value: &str) -> ServerSetting {
-    // No honest image has more, and a finding quotes it.
-    let value = value.chars().filter(|c| !c.is_control()).take(60).collect();
-    ServerSetting { program: program.to_owned(), key: key.to_owned(), value }
+    ServerSetting { program: program.to_owned(), key: key.to_owned(), value: quotable(value) }
+}
+
+/// A value as findings quote it, of which there may be many. No honest image has a longer one.
+fn quotable(value: &str) -> String {
+    value.chars().filter(|c| !c.is_control()).take(60).collect()
 }
 
 #[cfg(test)]
@@ -62,6 +65,8 @@ mod tests {
         assert_eq!(release.as_ref().map(|r| r.version.as_str()), Some("17.0.15"));
         assert_eq!(release.and_then(|r| r.implementor).as_deref(), Some("Debian"));
         assert_eq!(java_release("Debian GNU/Linux 12\n"), None);
+        let long = java_release(&format!("JAVA_VERSION={}\n", "1".repeat(1_000)));
+        assert_eq!(long.map(|release| release.version.len()), Some(60));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Which programs an inventory holds: each needs evidence in its bytes; a name alone is none.
 
-use super::evidence::{ElfEvidence, FileEvidence, GoBuild, Inventory, Libc, SizingCall};
+use super::evidence::{ElfEvidence, FileEvidence, GoBuild, Inventory, Libc, ServerSetting, SizingCall};
 use super::source::ResourceSource;
 use super::version::ProgramVersion;
 use serde::{Deserialize, Serialize};
@@ -143,18 +143,65 @@ pub(crate) const SOURCE_MENTIONS: [(&str, ResourceSource); 15] = [
     ("memory.pressure", ResourceSource::MemoryPressure),
 ];
 
+/// What files say of others, looked up once: an image chooses how many there are of both.
+struct FileIndex<'a> {
+    inventory: &'a Inventory,
+    /// Files that are linked with a library, by its name.
+    users: BTreeMap<&'a str, usize>,
+    /// Configuration by program: the first [`MAX_SETTINGS`] files.
+    settings: BTreeMap<&'a str, Vec<(&'a str, &'a ServerSetting)>>,
+    /// Versions of .NET by the directory of the `*.runtimeconfig.json`.
+    dotnet: BTreeMap<&'a str, ProgramVersion>,
+}
+
+/// A server has one file or two with what is looked for, and each is quoted beside each program.
+const MAX_SETTINGS: usize = 8;
+/// Characters of a file's name that are quoted there.
+const MAX_QUOTED_PATH: usize = 200;
+
+impl<'a> FileIndex<'a> {
+    fn of(inventory: &'a Inventory) -> Self {
+        let mut index =
+            Self { inventory, users: BTreeMap::new(), settings: BTreeMap::new(), dotnet: BTreeMap::new() };
+        for (path, evidence) in &inventory.files {
+            match evidence {
+                FileEvidence::Elf(elf) => {
+                    let needed: BTreeSet<&str> = elf.needed.iter().map(String::as_str).collect();
+                    needed.into_iter().for_each(|name| *index.users.entry(name).or_default() += 1);
+                }
+                FileEvidence::Setting(setting) => {
+                    let known = index.settings.entry(&setting.program).or_default();
+                    if known.len() < MAX_SETTINGS {
+                        known.push((path, setting));
+                    }
+                }
+                FileEvidence::Dotnet(dotnet) => {
+                    let version = dotnet.version.as_deref().and_then(ProgramVersion::parse);
+                    let place = path.rsplit_once('/').map(|(directory, _)| directory);
+                    if let (Some(directory), Some(version)) = (place, version) {
+                        index.dotnet.entry(directory).or_insert(version);
+                    }
+                }
+                FileEvidence::JavaRelease(_) | FileEvidence::PythonPackage { .. } => {}
+            }
+        }
+        index
+    }
+}
+
 /// The programs of an inventory, each once, however many files it consists of.
 pub fn programs(inventory: &Inventory) -> Vec<DetectedProgram> {
+    let index = FileIndex::of(inventory);
     let mut found: BTreeMap<(String, Option<ProgramVersion>, String), DetectedProgram> = BTreeMap::new();
     for (path, evidence) in &inventory.files {
         let Some(mut program) = (match evidence {
-            FileEvidence::Elf(elf) => detect_elf(path, elf, inventory),
+            FileEvidence::Elf(elf) => detect_elf(path, elf, &index),
             FileEvidence::PythonPackage { name, version } => detect_package(path, name, version),
             FileEvidence::JavaRelease(_) | FileEvidence::Dotnet(_) | FileEvidence::Setting(_) => None,
         }) else {
             continue;
         };
-        apply_settings(&mut program, inventory);
+        apply_settings(&mut program, &index);
         let several = ["program", "go", "rust", "native-image"].contains(&program.id.as_str());
         // Programs of their own, or one program in several files.
         let place = if several || program.id == "jvm" { program.path.clone() } else { String::new() };
@@ -172,7 +219,7 @@ pub fn programs(inventory: &Inventory) -> Vec<DetectedProgram> {
     found.into_values().collect()
 }
 
-fn detect_elf(path: &str, elf: &ElfEvidence, inventory: &Inventory) -> Option<DetectedProgram> {
+fn detect_elf(path: &str, elf: &ElfEvidence, index: &FileIndex<'_>) -> Option<DetectedProgram> {
     if let Some(go) = &elf.go {
         return elf.program.then(|| detect_go(path, go));
     }
@@ -181,7 +228,7 @@ fn detect_elf(path: &str, elf: &ElfEvidence, inventory: &Inventory) -> Option<De
             && rule.symbols.iter().all(|symbol| elf.defines.contains(*symbol))
     });
     match rule {
-        Some(rule) => Some(detect_by_rule(path, elf, rule, inventory)),
+        Some(rule) => Some(detect_by_rule(path, elf, rule, index)),
         None if elf.rustc.is_some() => detect_rust(path, elf),
         None => detect_unknown(path, elf),
     }
@@ -191,7 +238,7 @@ fn detect_by_rule(
     path: &str,
     elf: &ElfEvidence,
     rule: &DetectionRule,
-    inventory: &Inventory,
+    index: &FileIndex<'_>,
 ) -> DetectedProgram {
     let mut evidence: Vec<String> = rule.texts.iter().map(|text| format!("text \"{text}\"")).collect();
     evidence.extend(rule.symbols.iter().map(|symbol| format!("defines {symbol}")));
@@ -209,14 +256,14 @@ fn detect_by_rule(
     let mut version = version.and_then(|text| ProgramVersion::parse(text.trim_end_matches('.')));
     match rule.id {
         "jvm" | "openj9" => {
-            if let Some((release, java)) = java_release(path, inventory) {
+            if let Some((release, java)) = java_release(path, index.inventory) {
                 version = ProgramVersion::parse_java(&java.version);
                 let vendor = java.implementor.as_deref().unwrap_or("of unknown vendor");
                 evidence.push(format!("{release}: JAVA_VERSION {}, {vendor}", java.version));
             }
         }
         "dotnet" => {
-            version = dotnet_version(path, inventory);
+            version = dotnet_version(path, index);
         }
         _ => {}
     }
@@ -228,16 +275,8 @@ fn detect_by_rule(
     // What a build can read is in its bytes, whatever its version says.
     traits.extend(elf.mentions.iter().map(|source| source.name().to_owned()));
     let library = !elf.program && ["openblas", "libgomp", "libomp", "tbb", "jemalloc"].contains(&rule.id);
-    let users = library.then(|| {
-        let soname = elf.soname.as_deref().unwrap_or(name);
-        inventory
-            .files
-            .values()
-            .filter(
-                |other| matches!(other, FileEvidence::Elf(other) if other.needed.iter().any(|n| n == soname)),
-            )
-            .count()
-    });
+    let soname = elf.soname.as_deref().unwrap_or(name);
+    let users = library.then(|| index.users.get(soname).copied().unwrap_or_default());
     DetectedProgram {
         id: rule.id.to_owned(),
         version,
@@ -327,12 +366,8 @@ fn detect_package(path: &str, name: &str, version: &str) -> Option<DetectedProgr
 }
 
 /// What configuration files say about a program.
-fn apply_settings(program: &mut DetectedProgram, inventory: &Inventory) {
-    for (path, evidence) in &inventory.files {
-        let FileEvidence::Setting(setting) = evidence else { continue };
-        if setting.program != program.id {
-            continue;
-        }
+fn apply_settings(program: &mut DetectedProgram, index: &FileIndex<'_>) {
+    for (path, setting) in index.settings.get(program.id.as_str()).into_iter().flatten() {
         let name = match (setting.key.as_str(), setting.value.as_str()) {
             ("worker_processes", "auto") => "auto",
             ("worker_processes", _) => "fixed",
@@ -341,6 +376,7 @@ fn apply_settings(program: &mut DetectedProgram, inventory: &Inventory) {
             _ => continue,
         };
         program.traits.insert(name.to_owned());
+        let path: String = path.chars().take(MAX_QUOTED_PATH).collect();
         program.evidence.push(match setting.value.as_str() {
             "" => format!("{path}: no {}", setting.key),
             value => format!("{path}: {} {value}", setting.key),
@@ -366,17 +402,11 @@ fn java_release<'a>(
 
 /// Of a shared runtime by its directory, `.../Microsoft.NETCore.App/8.0.1`; of a program that brings its own by the
 /// `*.runtimeconfig.json` beside it.
-fn dotnet_version(path: &str, inventory: &Inventory) -> Option<ProgramVersion> {
+fn dotnet_version(path: &str, index: &FileIndex<'_>) -> Option<ProgramVersion> {
     if let Some((_, tail)) = path.split_once("Microsoft.NETCore.App/") {
         return ProgramVersion::parse(tail);
     }
-    let directory = path.rsplit_once('/')?.0;
-    inventory.files.iter().find_map(|(file, evidence)| match evidence {
-        FileEvidence::Dotnet(dotnet) if file.rsplit_once('/').map(|(d, _)| d) == Some(directory) => {
-            dotnet.version.as_deref().and_then(ProgramVersion::parse)
-        }
-        _ => None,
-    })
+    index.dotnet.get(path.rsplit_once('/')?.0).copied()
 }
 
 /// The sources that are about CPUs.

@@ -7,6 +7,11 @@ use std::collections::BTreeMap;
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ash", "ksh", "zsh"];
 /// Scripts within scripts that are read.
 const MAX_DEPTH: usize = 4;
+/// Words of a command, and of all scripts of one depth, among which shells are looked for.
+const MAX_WORDS: usize = 4096;
+/// Bytes of all scripts and of all variables' values that are put into words: Linux gives a program 2 MiB of words by default. A
+/// variable may hold another one twice, and a third one that twice.
+const MAX_EXPANDED: usize = 2 << 20;
 
 /// The words of `command`, with those of its scripts behind them. `env` are the image's variables, `NAME=value`.
 pub(super) fn command_words(command: &[String], env: &[String]) -> Vec<String> {
@@ -15,19 +20,20 @@ pub(super) fn command_words(command: &[String], env: &[String]) -> Vec<String> {
         .filter_map(|entry| entry.split_once('='))
         .map(|(name, value)| (name.to_owned(), value.to_owned()));
     let mut variables: BTreeMap<String, String> = known.collect();
-    let (mut words, mut from) = (command.to_vec(), 0);
+    let (mut words, mut from, mut room) = (command.to_vec(), 0, MAX_EXPANDED);
     for _ in 0..MAX_DEPTH {
-        let scripts = scripts(&words[from..]);
+        let scripts = scripts(&words[from..], &mut room);
         from = words.len();
         for script in scripts {
-            words.extend(script_words(&script, &mut variables));
+            words.extend(script_words(&script, &mut variables, &mut room));
         }
     }
     words
 }
 
-/// What shells among the words are given to run.
-fn scripts(words: &[String]) -> Vec<String> {
+/// What shells among the words are given to run, as far as there is room.
+fn scripts(words: &[String], room: &mut usize) -> Vec<String> {
+    let words = &words[..words.len().min(MAX_WORDS)];
     let is_shell = |word: &String| SHELLS.contains(&word.rsplit('/').next().unwrap_or_default());
     let shells = words.iter().enumerate().filter(|(_, word)| is_shell(word));
     let script = |at: usize| {
@@ -42,15 +48,22 @@ fn scripts(words: &[String]) -> Vec<String> {
             .iter()
             .all(is_option)
             .then(|| options[flag + 1..].iter().find(|word| !word.starts_with('-')))?
-            .cloned()
     };
-    shells.filter_map(|(at, _)| script(at)).collect()
+    let given = shells.filter_map(|(at, _)| script(at));
+    given.take_while(|script| take(room, script)).cloned().collect()
+}
+
+/// Takes the room of a text, and of looking at it; whether there was as much.
+fn take(room: &mut usize, text: &str) -> bool {
+    let left = room.checked_sub(text.len() + 1);
+    *room = left.unwrap_or(*room);
+    left.is_some()
 }
 
 /// The words of a script, in order; what it assigns is known from there on.
-fn script_words(script: &str, variables: &mut BTreeMap<String, String>) -> Vec<String> {
+fn script_words(script: &str, variables: &mut BTreeMap<String, String>, room: &mut usize) -> Vec<String> {
     let mut reader =
-        ScriptReader { rest: script.chars().peekable(), variables, words: Vec::new(), word: None };
+        ScriptReader { rest: script.chars().peekable(), variables, room, words: Vec::new(), word: None };
     reader.read();
     reader.words
 }
@@ -58,6 +71,8 @@ fn script_words(script: &str, variables: &mut BTreeMap<String, String>) -> Vec<S
 struct ScriptReader<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
     variables: &'a mut BTreeMap<String, String>,
+    /// What of [`MAX_EXPANDED`] is left.
+    room: &'a mut usize,
     words: Vec<String>,
     /// The word that is being read.
     word: Option<String>,
@@ -127,8 +142,12 @@ impl ScriptReader<'_> {
             return;
         }
         let fallback = default.strip_prefix(":-").or_else(|| default.strip_prefix('-')).unwrap_or_default();
-        let value = self.variables.get(&name).filter(|value| !value.is_empty());
-        let value = value.cloned().unwrap_or_else(|| fallback.to_owned());
+        let value = self.variables.get(&name).map(String::as_str).filter(|value| !value.is_empty());
+        let value = value.unwrap_or(fallback);
+        if !take(self.room, value) {
+            return;
+        }
+        let value = value.to_owned();
         if is_quoted {
             return value.chars().for_each(|c| self.push(c));
         }
@@ -209,6 +228,19 @@ mod tests {
             &[],
         ] {
             check(command, &[]);
+        }
+    }
+
+    #[test]
+    fn what_is_made_of_a_small_command_has_a_bound() {
+        let twice = |n| format!("B{n}=$B{0}$B{0};", n - 1);
+        let doubled = (1..15).map(twice).fold("B0=$A;".to_owned(), |script, line| script + &line);
+        for (shells, script) in [(1, doubled), (1, "$A ".repeat(20_000)), (4_000, "x".repeat(20_000))] {
+            let command: Vec<String> =
+                std::iter::repeat_n("sh", shells).chain(["-c", &script]).map(str::to_owned).collect();
+            let words = command_words(&command, &[format!("A={}", "x".repeat(1_000))]);
+            let made: usize = words[command.len()..].iter().map(String::len).sum();
+            assert!(made <= script.len() + MAX_EXPANDED, "{made} of {}", script.len());
         }
     }
 

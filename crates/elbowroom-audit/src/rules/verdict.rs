@@ -45,7 +45,7 @@ impl AuditVerdict {
 }
 
 /// One question of one program.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct ResourceVerdict {
     /// What decides, as far as it is there under this cgroup version.
     pub reads: Vec<ResourceSource>,
@@ -110,10 +110,9 @@ pub struct ImageReport {
 /// Judges everything in an inventory for containers of one cgroup version.
 pub fn assess(image: &str, inventory: &Inventory, cgroup: CgroupInterface) -> ImageReport {
     let words = command_words(&inventory.command, &inventory.env);
-    let mut findings: Vec<AuditFinding> = programs(inventory)
-        .into_iter()
-        .map(|program| program_finding(program, inventory, &words, cgroup))
-        .collect();
+    let launch = LaunchWords::of(inventory, &words);
+    let mut findings: Vec<AuditFinding> =
+        programs(inventory).into_iter().map(|program| program_finding(program, &launch, cgroup)).collect();
     let rank = |f: &AuditFinding| (!f.counts, std::cmp::Reverse((f.worst(false), f.worst(true))));
     findings.sort_by(|a, b| {
         rank(a).cmp(&rank(b)).then_with(|| (a.name, &a.program.path).cmp(&(b.name, &b.program.path)))
@@ -138,38 +137,77 @@ pub fn summary(reports: &[ImageReport]) -> Vec<(AuditVerdict, usize, usize)> {
     AuditVerdict::ALL.into_iter().map(|v| (v, count(v, |r| r.limits), count(v, |r| r.views))).collect()
 }
 
-/// `words`: of the image's command, and of scripts in it.
+/// What an image sets and starts, looked at once for all its programs: it chooses how much there is of both.
+struct LaunchWords<'a> {
+    /// Whether nothing says what it starts.
+    starts_nothing: bool,
+    /// Names of programs in its command line, and in scripts there.
+    names: BTreeSet<&'a str>,
+    /// Words of the command line, and of variables whose value is more of them.
+    options: BTreeSet<&'a str>,
+    /// `NAME=value` of its environment, and of a script for what it starts; at most [`MAX_VARIABLES`].
+    variables: Vec<&'a str>,
+}
+
+/// Linux gives a program 2 MiB of words by default; an image has some thirty variables.
+const MAX_VARIABLES: usize = 4096;
+/// Characters that are quoted of what settles a question, beside each program that asks it.
+const MAX_QUOTED: usize = 200;
+
+impl<'a> LaunchWords<'a> {
+    /// `words`: of the image's command, and of scripts in it.
+    fn of(inventory: &'a Inventory, words: &'a [String]) -> Self {
+        let more = inventory.env.iter().filter_map(|entry| {
+            let value = OPTION_VARIABLES.iter().find_map(|name| entry.strip_prefix(name))?;
+            Some(value.split_whitespace())
+        });
+        let entries = inventory.env.iter().chain(words).map(String::as_str);
+        Self {
+            starts_nothing: inventory.command.is_empty(),
+            names: words.iter().filter(|word| !word.is_empty()).map(|word| file_name(word)).collect(),
+            options: words.iter().map(String::as_str).chain(more.flatten()).collect(),
+            variables: entries.filter(|entry| entry.contains('=')).take(MAX_VARIABLES).collect(),
+        }
+    }
+
+    /// What settles a row, as it is written in the image.
+    fn settled(&self, row: &AuditRow) -> Option<String> {
+        let settled = row.settled_by.iter().find_map(|start| match start.starts_with(['-', '+']) {
+            true => self.options.range::<&str, _>(*start..).next().filter(|word| word.starts_with(start)),
+            // A variable that is set to nothing settles nothing.
+            false => self.variables.iter().find(|e| e.strip_prefix(start).is_some_and(|v| !v.is_empty())),
+        });
+        settled.map(|word| word.chars().take(MAX_QUOTED).collect())
+    }
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
+
 fn program_finding(
     program: DetectedProgram,
-    inventory: &Inventory,
-    words: &[String],
+    launch: &LaunchWords<'_>,
     cgroup: CgroupInterface,
 ) -> AuditFinding {
-    let cpu = resource_verdict(&program, Resource::Cpu, inventory, words, cgroup);
-    let memory = resource_verdict(&program, Resource::Memory, inventory, words, cgroup);
+    let cpu = resource_verdict(&program, Resource::Cpu, launch, cgroup);
+    let memory = resource_verdict(&program, Resource::Memory, launch, cgroup);
     let name = DISPLAY_NAMES.iter().find(|(id, _)| *id == program.id).map_or("", |(_, name)| *name);
     let counts = match (program.id.as_str(), program.users) {
         // Many images bring a small tool in Go or Rust beside what they are for. Where nothing says what an image starts,
         // it may be for these.
-        ("go" | "rust", _) if inventory.command.is_empty() => true,
-        ("program" | "go" | "rust", _) => command_names(&program.path, words),
+        ("go" | "rust", _) if launch.starts_nothing => true,
+        ("program" | "go" | "rust", _) => launch.names.contains(file_name(&program.path)),
         (_, Some(users)) => users > 0,
         (_, None) => true,
     };
     AuditFinding { program, name, cpu, memory, counts }
 }
 
-/// Whether a command line names the program.
-fn command_names(path: &str, command: &[String]) -> bool {
-    let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
-    command.iter().any(|word| !word.is_empty() && name(word) == name(path))
-}
-
 fn resource_verdict(
     program: &DetectedProgram,
     resource: Resource,
-    inventory: &Inventory,
-    words: &[String],
+    launch: &LaunchWords<'_>,
     cgroup: CgroupInterface,
 ) -> ResourceVerdict {
     let Some(row) = find_row(program, resource) else {
@@ -193,7 +231,7 @@ fn resource_verdict(
         known => known.sources().to_vec(),
     };
     let there = |source: &&ResourceSource| source.cgroup().is_none_or(|version| version == cgroup);
-    let settled = settled_by_image(row, inventory, words);
+    let settled = launch.settled(row);
     let verdict = |views: bool| match (row.reads, &settled) {
         (_, Some(_)) => AuditVerdict::Settled,
         (ReadPattern::Unknown, _) => AuditVerdict::Unknown,
@@ -224,22 +262,6 @@ const OPTION_VARIABLES: [&str; 6] = [
     "ERL_FLAGS=",
     "ERL_AFLAGS=",
 ];
-
-/// What of the image's environment or command settles a row, as it is written there.
-fn settled_by_image(row: &AuditRow, inventory: &Inventory, words: &[String]) -> Option<String> {
-    let options = inventory.env.iter().filter_map(|entry| {
-        let value = OPTION_VARIABLES.iter().find_map(|name| entry.strip_prefix(name))?;
-        Some(value.split_whitespace())
-    });
-    let options: BTreeSet<&str> = words.iter().map(String::as_str).chain(options.flatten()).collect();
-    // A script may set a variable for what it starts.
-    let variables = || inventory.env.iter().chain(words);
-    row.settled_by.iter().find_map(|start| match start.starts_with(['-', '+']) {
-        true => options.iter().find(|word| word.starts_with(start)).map(|word| (*word).to_owned()),
-        // A variable that is set to nothing settles nothing.
-        false => variables().find(|e| e.strip_prefix(start).is_some_and(|v| !v.is_empty())).cloned(),
-    })
-}
 
 #[cfg(test)]
 mod tests {
@@ -393,6 +415,35 @@ mod tests {
         assert_eq!(assess("x", &image, CgroupInterface::V2).limits, Settled);
         image.command = ["/bin/sh", "-c", "exec /other"].map(str::to_owned).to_vec();
         assert_eq!(assess("x", &image, CgroupInterface::V2).limits, Nothing);
+    }
+
+    #[test]
+    fn however_much_an_image_says_little_is_quoted_beside_each_program() {
+        let mut image = nginx("auto");
+        for n in 0..1_000 {
+            let setting = image.files["/etc/nginx/nginx.conf"].clone();
+            image.files.insert(format!("/{n}{}/nginx.conf", "x".repeat(4_000)), setting);
+        }
+        image.files.insert("/app".to_owned(), go("go1.22.1", "", &[]));
+        image.env = vec![format!("GOMAXPROCS={}", "1".repeat(1 << 20))];
+        let report = assess("x", &image, CgroupInterface::V2);
+        assert_eq!(report.findings.len(), 2);
+        for finding in &report.findings {
+            let said = serde_json::to_string(finding).unwrap().len();
+            assert!(said < 8 << 10, "{said} of {}", finding.name);
+        }
+    }
+
+    #[test]
+    fn files_of_one_kind_are_not_compared_with_each_other() {
+        let files = (0..60_000).map(|n| {
+            let needed = vec!["libc.so.6".to_owned()];
+            (format!("/{n}/libgomp.so.1"), of(ElfEvidence { needed, ..defines("GOMP_parallel") }))
+        });
+        let image = Inventory { files: files.collect(), ..Inventory::default() };
+        let (done, wait) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(assess("x", &image, CgroupInterface::V2).findings.len()));
+        assert_eq!(wait.recv_timeout(std::time::Duration::from_secs(60)), Ok(1));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use crate::rules::verdict::{AuditFinding, AuditVerdict, ImageReport, ResourceVerdict};
 use elbowroom_client::table::{Align, clip, table};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt::Write;
 
 const WIDTH: usize = 79;
@@ -50,18 +52,18 @@ pub(super) fn summary(counts: &[(AuditVerdict, usize, usize)], images: usize) ->
     table(&heading, &rows)
 }
 
-/// Findings that say the same about several files of one program.
+/// Findings that say the same about several files of one program, in the order of the first ones.
 fn groups<'a>(findings: &[&'a AuditFinding]) -> Vec<Vec<&'a AuditFinding>> {
     let mut groups: Vec<Vec<&AuditFinding>> = Vec::new();
+    let mut places: HashMap<_, usize> = HashMap::new();
     for finding in findings {
-        let same = |group: &&mut Vec<&AuditFinding>| {
-            let first = group[0];
-            (first.name, first.program.version, &first.cpu, &first.memory, first.counts)
-                == (finding.name, finding.program.version, &finding.cpu, &finding.memory, finding.counts)
-        };
-        match groups.iter_mut().find(same) {
-            Some(group) => group.push(finding),
-            None => groups.push(vec![finding]),
+        let said = (finding.name, finding.program.version, &finding.cpu, &finding.memory, finding.counts);
+        match places.entry(said) {
+            Entry::Occupied(place) => groups[*place.get()].push(finding),
+            Entry::Vacant(place) => {
+                place.insert(groups.len());
+                groups.push(vec![finding]);
+            }
         }
     }
     groups

@@ -1,7 +1,7 @@
 //! Disks: limits that do not hold, limits that hurt, and devices that are slow.
 
 use super::facts::{CgroupFacts, ControllerVersion, DiskCounters, DiskFacts, HierarchyController, HostFacts};
-use super::fixes::manual_fix;
+use super::fixes::write_fix;
 use crate::checks::DoctorCheck;
 use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::id::DeviceNumber;
@@ -151,7 +151,7 @@ fn limit_on_partition(facts: &HostFacts) -> Vec<DoctorFinding> {
                 )
                 .for_cgroup(g.container_name(), &g.path)
                 .with_evidence(g.file(HierarchyController::Io, file), format!("{number} {rest}"))
-                .with_fix(manual_fix(&[&format!("echo '{whole} {rest}' > {}", g.file(HierarchyController::Io, file))])),
+                .with_fix(write_fix(&format!("{whole} {rest}"), &g.file(HierarchyController::Io, file))),
             )
         })
         .collect()
@@ -200,8 +200,8 @@ fn remove_limit_fix(
     number: DeviceNumber,
 ) -> Option<elbowroom_types::finding::FindingFix> {
     match file {
-        "io.max" => manual_fix(&[&format!("echo '{number} rbps=max wbps=max riops=max wiops=max' > {path}")]),
-        _ => manual_fix(&[&format!("echo '{number} 0' > {path}")]),
+        "io.max" => write_fix(&format!("{number} rbps=max wbps=max riops=max wiops=max"), path),
+        _ => write_fix(&format!("{number} 0"), path),
     }
 }
 
@@ -279,7 +279,7 @@ fn weight_noop(facts: &HostFacts) -> Vec<DoctorFinding> {
                     queue_file(slow, "scheduler"),
                     slow.queue.get("scheduler").map_or("absent", |s| s),
                 )
-                .with_fix(manual_fix(&[&format!("echo bfq > {}", queue_file(slow, "scheduler"))])),
+                .with_fix(write_fix("bfq", &queue_file(slow, "scheduler"))),
             )
         })
         .collect()
@@ -341,7 +341,7 @@ fn not_divided(facts: &HostFacts) -> Vec<DoctorFinding> {
                 )
                 .with_evidence(format!("/proc/diskstats {} queue", d.name), format!("{queue:.1}"))
                 .with_evidence(queue_file(d, "scheduler"), d.queue.get("scheduler").map_or("absent", |s| s))
-                .with_fix(manual_fix(&[&format!("echo bfq > {}", queue_file(d, "scheduler"))]))
+                .with_fix(write_fix("bfq", &queue_file(d, "scheduler")))
                 .with_advice("Or `disk.mode = \"observe\"` in the agent's configuration, which shows what each container is due.")
             })
         })

@@ -10,7 +10,9 @@ use crate::checks::measures::{
 };
 use elbowroom_types::container::display_name;
 use elbowroom_types::finding::{CPU_PERIOD, FileWrite, FindingFix, UnitProperty, cpu_percent};
-use elbowroom_types::resource_command::{ResourceSetting, engine_command, plain_command, unit_property};
+use elbowroom_types::resource_command::{
+    ResourceSetting, echo_command, engine_command, plain_command, unit_property,
+};
 use elbowroom_types::unit::{Bytes, Limit, Millicpu, Percent};
 use std::cell::LazyCell;
 
@@ -85,7 +87,7 @@ pub(super) fn sysctl_fix(facts: &HostFacts, file: &str, to: impl ToString) -> Op
     let (from, to) = (facts.host.setting(file)?.to_owned(), to.to_string());
     let command = match file.strip_prefix("/proc/sys/") {
         Some(key) => format!("sysctl -w {}={to}", key.replace('/', ".")),
-        None => format!("echo {to} > {file}"),
+        None => echo_command(&to, file),
     };
     let write = FileWrite { file: file.to_owned(), from, to, ..FileWrite::default() };
     (write.from != write.to).then(|| FindingFix { commands: vec![command], writes: vec![write] })
@@ -94,6 +96,11 @@ pub(super) fn sysctl_fix(facts: &HostFacts, file: &str, to: impl ToString) -> Op
 /// Commands for a person only.
 pub(super) fn manual_fix(commands: &[&str]) -> Option<FindingFix> {
     Some(FindingFix { commands: commands.iter().map(|c| (*c).to_owned()).collect(), writes: Vec::new() })
+}
+
+/// A value that a person writes to a file.
+pub(super) fn write_fix(value: &str, file: &str) -> Option<FindingFix> {
+    manual_fix(&[&echo_command(value, file)])
 }
 
 /// What may be promised on this host, in whole MiB.

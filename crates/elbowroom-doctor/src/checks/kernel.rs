@@ -1,7 +1,7 @@
 //! Switches and limits of the whole machine.
 
 use super::facts::{ControllerVersion, HierarchyController, HostFacts};
-use super::fixes::{manual_fix, sysctl_fix};
+use super::fixes::{manual_fix, sysctl_fix, write_fix};
 use super::pressure::{allocstall_rate, host_reclaim};
 use crate::checks::DoctorCheck;
 use elbowroom_types::finding::{DoctorFinding, Severity};
@@ -113,9 +113,7 @@ fn dying(facts: &HostFacts) -> Vec<DoctorFinding> {
         return Vec::new();
     }
     let reap = match (facts.version(HierarchyController::Memory), &facts.host.unified) {
-        (Some(ControllerVersion::V2), Some(root)) => {
-            manual_fix(&[&format!("echo 256M > {root}/memory.reclaim")])
-        }
+        (Some(ControllerVersion::V2), Some(root)) => write_fix("256M", &format!("{root}/memory.reclaim")),
         _ => manual_fix(&["sync; echo 2 > /proc/sys/vm/drop_caches"]),
     };
     vec![

@@ -1,7 +1,7 @@
 //! Limits that are reached, and what happens then.
 
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
-use super::fixes::{cgroup_fix, manual_fix, raise_limit};
+use super::fixes::{cgroup_fix, manual_fix, raise_limit, write_fix};
 use crate::checks::DoctorCheck;
 use crate::checks::measures::whole_mib;
 use elbowroom_types::finding::{DoctorFinding, Severity};
@@ -249,7 +249,7 @@ fn oom_disabled(facts: &HostFacts) -> Vec<DoctorFinding> {
             .for_cgroup(g.container_name(), &g.path)
             .with_evidence(format!("{file} oom_kill_disable"), 1)
             .with_evidence(format!("{file} under_oom"), u8::from(stuck))
-            .with_fix(manual_fix(&[&format!("echo 0 > {file}")]))
+            .with_fix(write_fix("0", &file))
         })
         .collect()
 }

@@ -8,9 +8,10 @@ use elbowroom_linux::cgroup::{CgroupController, CgroupDir, CgroupLayout, CgroupV
 use elbowroom_linux::discover::ContainerDiscovery;
 use elbowroom_linux::lease::{LeaseRecord, LeaseSnapshot};
 use elbowroom_linux::root::Root;
+use elbowroom_linux::sensor::{MAX_CONTAINERS_PER_TENANT, MAX_GROUPS_PER_TENANT};
 use elbowroom_linux::warnings::Warnings;
 use elbowroom_linux::{cgroup, lease};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 
 /// What the memory hierarchy (or the one that shares out CPU time) holds.
@@ -18,8 +19,28 @@ use std::path::{Path, PathBuf};
 pub(super) struct CgroupWalk {
     /// The root, every container, and every cgroup that is not inside a container.
     pub(super) groups: Vec<CgroupFacts>,
-    /// All directories.
-    pub(super) directories: u64,
+    /// All directories; `None` where a tenant has more than are looked at.
+    pub(super) directories: Option<u64>,
+}
+
+/// What was taken in of what a tenant made: in the outermost container, or in a cgroup that was delegated to a user. A tenant makes as
+/// many as it likes, and each takes time, of which this process has little.
+#[derive(Clone, Copy, Debug, Default)]
+struct WalkedTenant {
+    groups: usize,
+    containers: usize,
+}
+
+/// A cgroup that is still to be looked at.
+struct FoundCgroup {
+    path: PathBuf,
+    inode: Option<u64>,
+    /// The place of its parent among the groups.
+    parent: Option<usize>,
+    /// Whether it is inside a container.
+    inside: bool,
+    /// Whose it is.
+    tenant: Option<usize>,
 }
 
 /// Lists the cgroups, parents first.
@@ -29,27 +50,47 @@ pub(super) fn walk(
     discover: &mut ContainerDiscovery,
     warnings: &mut Warnings,
 ) -> CgroupWalk {
-    let mut walk = CgroupWalk::default();
+    let (mut groups, mut directories, mut is_whole) = (Vec::new(), 0, true);
     let spine = [CgroupController::Memory, CgroupController::Cpu, CgroupController::Cpuacct]
         .into_iter()
         .find(|c| layout.index(*c).is_some())
         .unwrap_or(CgroupController::Cpu);
-    // A path and its inode, the place of its parent among the groups, and whether it is inside a container.
-    let mut queue = std::collections::VecDeque::from([(PathBuf::new(), None, None, false)]);
-    while let Some((path, inode, parent, inside)) = queue.pop_front() {
+    let mut tenants: Vec<WalkedTenant> = Vec::new();
+    let top = FoundCgroup { path: PathBuf::new(), inode: None, parent: None, inside: false, tenant: None };
+    let mut queue = VecDeque::from([top]);
+    while let Some(FoundCgroup { path, inode, parent, inside, tenant }) = queue.pop_front() {
         let Some((_, dir)) = layout.dir(spine, &path) else { break };
-        let Some(mut children) = warnings.ok_or_warn(dir.children(usize::MAX)).flatten() else { continue };
-        walk.directories += 1;
         let shown = path.to_string_lossy();
-        let found = if shown.is_empty() {
-            None
-        } else {
+        let may_be = !shown.is_empty()
+            && tenant.is_none_or(|tenant| tenants[tenant].containers < MAX_CONTAINERS_PER_TENANT);
+        let found = if may_be {
             warnings.ok_or_warn(discover.find_in(root, layout, &path, inside)).flatten()
+        } else {
+            None
         };
         let container = found.map(|f| f.container);
-        let inside_this = inside || container.is_some();
-        let place = (!inside || container.is_some()).then(|| {
-            walk.groups.push(CgroupFacts {
+        let is_container = container.is_some();
+        let owner = tenant.or_else(|| {
+            (is_container || layout.is_delegated(&path)).then(|| {
+                tenants.push(WalkedTenant::default());
+                tenants.len() - 1
+            })
+        });
+        let most = owner.map_or(usize::MAX, |owner| MAX_GROUPS_PER_TENANT - tenants[owner].groups);
+        let Some(mut children) = warnings.ok_or_warn(dir.children(most.saturating_add(1))).flatten() else {
+            continue;
+        };
+        is_whole &= children.len() <= most;
+        children.truncate(most);
+        if let Some(owner) = owner {
+            tenants[owner].groups += children.len();
+        }
+        if let Some(tenant) = tenant {
+            tenants[tenant].containers += usize::from(is_container);
+        }
+        directories += 1;
+        let place = (!inside || is_container).then(|| {
+            groups.push(CgroupFacts {
                 path: format!("/{shown}"),
                 inode,
                 parent,
@@ -57,14 +98,18 @@ pub(super) fn walk(
                 dirs: controller_dirs(layout, &path),
                 ..CgroupFacts::default()
             });
-            walk.groups.len() - 1
+            groups.len() - 1
         });
         children.sort();
-        for (name, inode) in children {
-            queue.push_back((path.join(name), Some(inode), place.or(parent), inside_this));
-        }
+        queue.extend(children.into_iter().map(|(name, inode)| FoundCgroup {
+            path: path.join(name),
+            inode: Some(inode),
+            parent: place.or(parent),
+            inside: inside || is_container,
+            tenant: owner,
+        }));
     }
-    walk
+    CgroupWalk { groups, directories: is_whole.then_some(directories) }
 }
 
 fn controller_dirs(layout: &CgroupLayout, path: &Path) -> BTreeMap<doctor::HierarchyController, String> {

@@ -89,7 +89,8 @@ pub(crate) fn collect_facts(
     facts.host.before = machine::counters(&root)?;
     facts.host.disks = machine::disks(&root)?;
     let walk = group::walk(&root, &layout, &mut discover, &mut warnings);
-    facts.host.memory_directories = walk.directories;
+    // As many as the kernel counts, where it is not known how many there are.
+    facts.host.memory_directories = walk.directories.unwrap_or(u64::MAX);
     facts.groups = walk.groups;
     for group in &mut facts.groups {
         group.before = group::counters(&layout, group, &mut warnings);
@@ -137,6 +138,7 @@ mod tests {
     use crate::checks::{CgroupFacts, HierarchyController};
     use elbowroom_linux::fixture::Fixture;
     use elbowroom_linux::lease::{CgroupKnob, DIR, KnobKey, LeaseOutcome as Leased, Leases, UnsetValue};
+    use elbowroom_linux::sensor::{MAX_CONTAINERS_PER_TENANT, MAX_GROUPS_PER_TENANT};
     use elbowroom_types::unit::Limit;
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
@@ -248,6 +250,32 @@ mod tests {
         let facts = collect_facts(&config, Vec::new()).unwrap();
         let web = facts.groups.iter().find(|g| g.path == "/a.slice/web").unwrap();
         assert_eq!((web.text("memory.low"), web.is_leased("memory.low")), (Some("7"), false));
+    }
+
+    #[test]
+    fn of_what_a_tenant_makes_in_any_number_a_part_is_looked_at() {
+        let host = host();
+        let group =
+            |path: &str| host.write(&format!("sys/fs/cgroup/{path}/memory.events"), "low 0\n").unwrap();
+        let [outer, other] = ["1", "f"].map(|digit| format!("a.slice/libpod-{}.scope", digit.repeat(64)));
+        [&outer, &other].into_iter().for_each(|path| group(path));
+        assert_eq!((facts_of(&host).containers().count(), facts_of(&host).host.memory_directories), (2, 5));
+        for n in 0..MAX_GROUPS_PER_TENANT + 100 {
+            group(&format!("{outer}/docker-{n:064x}.scope"));
+        }
+        let facts = facts_of(&host);
+        let (inside, outside): (Vec<&CgroupFacts>, Vec<_>) =
+            facts.containers().partition(|group| group.path.starts_with(&format!("/{outer}/")));
+        assert_eq!((inside.len(), outside.len()), (MAX_CONTAINERS_PER_TENANT, 2));
+        assert_eq!(facts.host.memory_directories, u64::MAX);
+        // A user to whom a cgroup was delegated needs no container for it.
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: needs root to give a cgroup away");
+        }
+        let delegated = host.path().join("sys/fs/cgroup").join(&other);
+        std::os::unix::fs::chown(delegated.parent().unwrap(), Some(1000), None).unwrap();
+        let facts = facts_of(&host);
+        assert!(facts.groups.len() <= 2 + MAX_GROUPS_PER_TENANT, "{}", facts.groups.len());
     }
 
     #[test]

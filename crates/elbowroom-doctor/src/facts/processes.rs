@@ -8,20 +8,24 @@ use crate::strategies::protect::DescendantFile;
 use elbowroom_linux::bounded;
 use elbowroom_linux::process::start_ticks;
 use elbowroom_linux::root::Root;
+use elbowroom_linux::sensor::MAX_GROUPS_PER_TENANT;
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// How long a process may take to give its words, while those that did not have taken less than [`ALL_HANGING`] together; after that
-/// it is enough for those that can.
+/// How long the processes of a container may take to give their words, while all containers have taken less than [`ALL_HANGING`]
+/// together beyond [`LEAST_PATIENCE`]; after that this much, which is enough for those that can.
 const PATIENCE: Duration = Duration::from_secs(1);
 const ALL_HANGING: Duration = Duration::from_secs(10);
 const LEAST_PATIENCE: Duration = Duration::from_millis(20);
-/// What those have taken that did not, in this process, which looks and ends.
+/// What they have taken, in this process, which looks and ends.
 static WAITED_MS: AtomicU64 = AtomicU64::new(0);
+
+/// The most bytes of what a process says at once: Linux gives a program 2 MiB of words by default.
+const MAX_WORDS_BYTES: u64 = 2 << 20;
 
 /// The processes of the root group of the memory hierarchy, without kernel threads, the first process, and those that this one
 /// was started by: the program that asks is not to be moved.
@@ -70,7 +74,9 @@ fn cgroup_dirs(root: &Root, group: &CgroupFacts) -> Vec<PathBuf> {
         .or_else(|| group.dirs.get(&HierarchyController::Unified));
     let mut found: Vec<PathBuf> = own.map(PathBuf::from).into_iter().collect();
     let mut at = 0;
-    while let Some(dir) = found.get(at).cloned() {
+    while found.len() <= MAX_GROUPS_PER_TENANT
+        && let Some(dir) = found.get(at).cloned()
+    {
         found.extend(root.directories(&dir).unwrap_or_default().into_iter().map(|name| dir.join(name)));
         at += 1;
     }
@@ -82,35 +88,43 @@ fn processes(root: &Root, group: &CgroupFacts) -> impl Iterator<Item = i32> {
     cgroup_dirs(root, group).into_iter().flat_map(move |dir| pids(root, &dir))
 }
 
-/// Reads what is in the memory of processes: their command lines and environments. That waits for a process' memory map, which one that
-/// is stuck on a disk holds for as long as it is stuck (fs/proc/base.c, `get_mm_cmdline`). It costs its own container what is not read
-/// of it, and the others little.
+/// Reads what processes of a container choose: their command lines, environments and mount tables. The first two wait for a process'
+/// memory map, which one that is stuck on a disk holds for as long as it is stuck (fs/proc/base.c, `get_mm_cmdline`). It costs its
+/// own container what is not read of it, and the others little.
 struct WordsReader<'a> {
     root: &'a Root,
-    /// One hung: no other of its container is asked.
-    is_stuck: bool,
+    /// How long this container may still take.
+    left: Duration,
+    patience: Duration,
 }
 
-impl WordsReader<'_> {
-    fn read(&mut self, pid: i32, file: &str) -> Option<String> {
-        if self.is_stuck {
-            return None;
-        }
-        let file = File::from(self.root.open(format!("/proc/{pid}/{file}"), OFlags::RDONLY).ok()?);
-        let (done, wait) = mpsc::sync_channel(1);
-        let read = move || done.send(bounded::bytes(file, bounded::KERNEL_FILE));
-        // It ends with this process, where it waits for that long.
-        std::thread::Builder::new().name("words".into()).spawn(read).ok()?;
+impl<'a> WordsReader<'a> {
+    fn new(root: &'a Root) -> Self {
         let left = ALL_HANGING.saturating_sub(Duration::from_millis(WAITED_MS.load(Ordering::Relaxed)));
         let patience = left.min(PATIENCE).max(LEAST_PATIENCE);
-        match wait.recv_timeout(patience) {
-            Ok(text) => text.ok().map(|text| String::from_utf8_lossy(&text).into_owned()),
-            Err(_) => {
-                self.is_stuck = true;
-                WAITED_MS.fetch_add(patience.as_millis() as u64, Ordering::Relaxed);
-                None
-            }
+        Self { root, left: patience, patience }
+    }
+
+    fn read(&mut self, pid: i32, file: &str) -> Option<String> {
+        if self.left.is_zero() {
+            return None;
         }
+        let began = Instant::now();
+        let file = File::from(self.root.open(format!("/proc/{pid}/{file}"), OFlags::RDONLY).ok()?);
+        let (done, wait) = mpsc::sync_channel(1);
+        let read = move || done.send(bounded::bytes(file, MAX_WORDS_BYTES));
+        // It ends with this process, where it waits for that long.
+        std::thread::Builder::new().name("words".into()).spawn(read).ok()?;
+        let text = wait.recv_timeout(self.left);
+        self.left = if text.is_ok() { self.left.saturating_sub(began.elapsed()) } else { Duration::ZERO };
+        Some(String::from_utf8_lossy(&text.ok()?.ok()?).into_owned())
+    }
+}
+
+impl Drop for WordsReader<'_> {
+    fn drop(&mut self) {
+        let taken = (self.patience - self.left).saturating_sub(LEAST_PATIENCE);
+        WAITED_MS.fetch_add(taken.as_millis() as u64, Ordering::Relaxed);
     }
 }
 
@@ -120,18 +134,18 @@ pub(super) fn heap_sizes(root: &Root, group: &CgroupFacts) -> Vec<FixedHeap> {
     let name = |pid: i32| root.read(format!("/proc/{pid}/comm")).ok();
     let told = processes(root, group)
         .filter(|pid| name(*pid).is_some_and(|name| ["java", "node"].contains(&name.trim_end())));
-    let mut words = WordsReader { root, is_stuck: false };
+    let mut words = WordsReader::new(root);
     told.filter_map(|pid| host_text::heap_limit(pid, &words.read(pid, "cmdline")?)).collect()
 }
 
 /// The JVMs in a container that no view over `/proc/cgroups` tells of their container.
 pub(super) fn jvms_without_view(root: &Root, group: &CgroupFacts) -> Vec<i32> {
-    let read = |pid: i32, file: &str| root.read(format!("/proc/{pid}/{file}")).ok();
+    let name = |pid: i32| root.read(format!("/proc/{pid}/comm")).ok();
     let is_view =
         |line: &str| line.split(' ').nth(4) == Some("/proc/cgroups") && line.contains(" - fuse.elbowroom ");
-    let jvms =
-        processes(root, group).filter(|pid| read(*pid, "comm").is_some_and(|name| name.trim_end() == "java"));
-    jvms.filter(|pid| read(*pid, "mountinfo").is_some_and(|text| !text.lines().any(is_view))).collect()
+    let jvms = processes(root, group).filter(|pid| name(*pid).is_some_and(|name| name.trim_end() == "java"));
+    let mut words = WordsReader::new(root);
+    jvms.filter(|pid| words.read(*pid, "mountinfo").is_some_and(|text| !text.lines().any(is_view))).collect()
 }
 
 /// `memory.swappiness` of the cgroups inside a container's.
@@ -148,7 +162,7 @@ pub(crate) fn swappiness_below(root: &Root, group: &CgroupFacts) -> Vec<Descenda
 /// What the JVMs in a container were told about their heaps, on their command lines and by the environment that java reads.
 /// See [`heap_sizes`] for why only programs of that name are asked.
 pub(crate) fn jvms(root: &Root, group: &CgroupFacts) -> Vec<JvmHeap> {
-    let mut words = WordsReader { root, is_stuck: false };
+    let mut words = WordsReader::new(root);
     let told = processes(root, group).filter_map(|pid| {
         (root.read(format!("/proc/{pid}/comm")).ok()?.trim_end() == "java").then_some(())?;
         let command = words.read(pid, "cmdline")?;
@@ -165,29 +179,36 @@ mod tests {
 
     #[test]
     fn a_process_whose_words_never_come_hides_none_of_another_container() {
-        let host = Fixture::new(
+        let mounts = "11 1 0:2 / /proc rw - proc proc rw\n";
+        let host = Fixture::new(&format!(
             "-- cg/a/cgroup.procs --\n7\n8\n-- cg/b/cgroup.procs --\n9\n\
              -- proc/7/comm --\njava\n-- proc/8/comm --\njava\n-- proc/8/cmdline --\njava\0-Xmx2g\0\n\
-             -- proc/9/comm --\njava\n-- proc/9/cmdline --\njava\0-Xmx4g\0\n",
-        )
+             -- proc/9/comm --\njava\n-- proc/9/cmdline --\njava\0-Xmx4g\0\n\
+             -- proc/8/mountinfo --\n{mounts}-- proc/9/mountinfo --\n{mounts}"
+        ))
         .unwrap();
-        let words = host.path().join("proc/7/cmdline");
-        let mode = rustix::fs::Mode::RWXU;
-        rustix::fs::mknodat(rustix::fs::CWD, &words, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        // A process that opens it waits, as long as this is open, for what is never written.
-        let _hangs = File::options().read(true).write(true).open(&words).unwrap();
+        let hangs = ["cmdline", "mountinfo"].map(|file| {
+            let words = host.path().join("proc/7").join(file);
+            let mode = rustix::fs::Mode::RWXU;
+            rustix::fs::mknodat(rustix::fs::CWD, &words, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+            // A process that opens it waits, as long as this is open, for what is never written.
+            File::options().read(true).write(true).open(&words).unwrap()
+        });
         let path = host.path().to_owned();
         let (done, wait) = mpsc::channel();
         std::thread::spawn(move || {
             let root = Root::at(&path).unwrap();
-            let heaps = |name: &str| {
+            let found = |name: &str| {
                 let dirs = [(HierarchyController::Memory, format!("/cg/{name}"))].into();
                 let group = CgroupFacts { dirs, ..CgroupFacts::default() };
-                heap_sizes(&root, &group).iter().map(|heap| heap.pid).collect::<Vec<_>>()
+                let heaps: Vec<i32> = heap_sizes(&root, &group).iter().map(|heap| heap.pid).collect();
+                [heaps, jvms_without_view(&root, &group)]
             };
-            done.send([heaps("a"), heaps("b")])
+            done.send([found("a"), found("b")])
         });
-        assert_eq!(wait.recv_timeout(Duration::from_secs(30)).unwrap(), [vec![], vec![9]]);
+        let [a, b] = wait.recv_timeout(Duration::from_secs(30)).unwrap();
+        assert_eq!((a, b), ([vec![], vec![]], [vec![9], vec![9]]));
+        drop(hangs);
     }
 
     #[test]

@@ -131,7 +131,9 @@ impl LastCounterSample {
         let draft = self.path.with_file_name(format!(".{name}-{}", std::process::id()));
         let text = serde_json::to_vec(&StoredCounterSample { boot: boot_id(), look })
             .map_err(|source| JournalError::Malformed { path: self.path.clone(), source })?;
-        let written = File::create(&draft).and_then(|mut f| f.write_all(&text));
+        // One that is there is a killed doctor's, or another user's link to a file of ours.
+        let _ = fs::remove_file(&draft);
+        let written = File::create_new(&draft).and_then(|mut f| f.write_all(&text));
         let named = written.and_then(|()| fs::rename(&draft, &self.path));
         if named.is_err() {
             let _ = fs::remove_file(&draft);
@@ -201,6 +203,18 @@ mod tests {
         assert_eq!(last.find().unwrap(), None);
         let nowhere = LastCounterSample::at(&dir.path().join("nowhere/last.json"));
         assert!(nowhere.save(look(40)).unwrap_err().to_string().contains("nowhere/last.json"));
+    }
+
+    #[test]
+    fn a_link_where_a_draft_is_to_be_leads_to_no_other_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let [last, draft, other] = ["last.json", &format!(".last.json-{}", std::process::id()), "other"]
+            .map(|name| dir.path().join(name));
+        fs::write(&other, "mine").unwrap();
+        std::os::unix::fs::symlink(&other, &draft).unwrap();
+        LastCounterSample::at(&last).save(look(10)).unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "mine");
+        assert!(fs::symlink_metadata(&last).unwrap().is_file() && !draft.exists());
     }
 
     #[test]

@@ -189,11 +189,15 @@ impl CgroupLayout {
     /// Whether only root can have made a cgroup: a user who was delegated the one above it chooses names in it freely, also
     /// as an engine would. The cgroup itself may be a user's: that of a container with a user namespace is.
     pub fn is_made_by_root(&self, group: &Path) -> bool {
-        let above = group.parent().unwrap_or(Path::new(""));
-        self.hierarchies.iter().all(|hierarchy| {
+        !self.is_delegated(group.parent().unwrap_or(Path::new("")))
+    }
+
+    /// Whether a cgroup's directory is a user's, who makes cgroups in it then.
+    pub fn is_delegated(&self, group: &Path) -> bool {
+        self.hierarchies.iter().any(|hierarchy| {
             let owner = |path: &Path| CgroupDir::new(hierarchy, path).owner_uid();
-            let own = owner(above);
-            own.is_none() || own == owner(Path::new(""))
+            let own = owner(group);
+            own.is_some() && own != owner(Path::new(""))
         })
     }
 

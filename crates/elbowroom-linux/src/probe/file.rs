@@ -5,7 +5,7 @@ use crate::root::open_inside;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -37,7 +37,7 @@ impl ContentStamp {
 }
 
 /// Reads at most `most` bytes of `path`, as process `pid` sees it. Only a plain file is read, no link leads out of the
-/// process's root directory, and a pipe or a device is never opened for long.
+/// process's root directory, and a pipe or a device is never opened.
 ///
 /// # Errors
 /// As openat2(2) and read(2); `InvalidInput` for what is no plain file.
@@ -53,21 +53,27 @@ pub fn read_in(pid: u32, path: &Path, most: usize) -> io::Result<FileContent> {
     Ok(FileContent { bytes: bounded::beginning(file, most as u64)?, stamp })
 }
 
-/// Opens the plain file `path` below `root` for reading: no link leads out of `root`, and a pipe or a device is never opened for
-/// long.
+/// Opens the plain file `path` below `root` for reading: no link leads out of `root`, and a pipe or a device is never opened.
 ///
 /// # Errors
 /// As openat2(2); `InvalidInput` for what is no plain file.
 pub fn open_in(root: &Path, path: &Path) -> io::Result<File> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::open(root, flags, Mode::empty())?;
+    open_plain(rustix::fs::open(root, flags, Mode::empty())?, path, ResolveFlags::NO_MAGICLINKS)
+}
+
+/// The same below an open directory, where what else `resolve` forbids is refused.
+///
+/// # Errors
+/// Those of [`open_in`].
+pub fn open_plain(root: impl AsFd, path: &Path, resolve: ResolveFlags) -> io::Result<File> {
     let below = path.strip_prefix("/").unwrap_or(path);
-    let open = |flags| open_inside(&root, below, flags, ResolveFlags::NO_MAGICLINKS);
-    // Looked at before it is opened: to open a device can mean something.
-    refuse_special(&open(OFlags::PATH)?)?;
-    let file = open(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
-    refuse_special(&file)?;
-    Ok(File::from(file))
+    let found = open_inside(root, below, OFlags::PATH, resolve)?;
+    refuse_special(&found)?;
+    // That file, whatever has its name by now: to open a device can mean something.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let path = format!("/proc/thread-self/fd/{}", found.as_raw_fd());
+    Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
 }
 
 fn refuse_special(file: &OwnedFd) -> io::Result<()> {
@@ -105,5 +111,33 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{}", path.display());
         }
         assert!(read_in(std::process::id(), &dir.path().join("none"), 10).is_err());
+    }
+
+    #[test]
+    fn what_takes_a_files_place_while_it_is_opened_is_not_opened() {
+        use rustix::fs::{CWD, RenameFlags, inotify};
+        let dir = tempfile::tempdir().unwrap();
+        let [file, fifo] = ["file", "fifo"].map(|name| dir.path().join(name));
+        fs::write(&file, "").unwrap();
+        rustix::fs::mkfifoat(CWD, &fifo, Mode::RWXU).unwrap();
+        let opened = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).unwrap();
+        inotify::add_watch(&opened, &fifo, inotify::WatchFlags::OPEN).unwrap();
+        let events = || rustix::io::read(&opened, &mut [0u8; 4096]);
+        drop(rustix::fs::open(&fifo, OFlags::PATH, Mode::empty()).unwrap());
+        if events() != Err(rustix::io::Errno::AGAIN) {
+            return eprintln!("skipped: to look at a file is to open it for this kernel (before Linux 6.10)");
+        }
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    rustix::fs::renameat_with(CWD, &file, CWD, &fifo, RenameFlags::EXCHANGE).unwrap();
+                }
+            });
+            let found = (0..20_000).filter(|_| open_in(dir.path(), Path::new("file")).is_ok()).count();
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(found > 0);
+        });
+        assert_eq!(events(), Err(rustix::io::Errno::AGAIN), "the pipe was opened");
     }
 }

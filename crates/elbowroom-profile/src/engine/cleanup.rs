@@ -7,8 +7,9 @@ use super::{
 use elbowroom_linux::bounded;
 use elbowroom_linux::process;
 use elbowroom_linux::process::{start_ticks, stat_line};
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -111,9 +112,15 @@ const MAX_COMMAND_BYTES: u64 = 64 << 10;
 impl ProfilerRun {
     /// The run directory of this process.
     pub(super) fn open() -> Result<Self, EngineError> {
+        Self::open_below(Path::new(RUN_DIR))
+    }
+
+    fn open_below(runs: &Path) -> Result<Self, EngineError> {
         let tag = own_tag();
-        let dir = Path::new(RUN_DIR).join(&tag);
-        fs::create_dir_all(&dir).map_err(file_error("making", &dir))?;
+        let dir = runs.join(&tag);
+        // A container's /tmp is below, where everybody may write.
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+        made.map_err(file_error("making", &dir))?;
         Ok(Self { tag, dir })
     }
 
@@ -191,6 +198,15 @@ mod tests {
         for foreign in ["lost+found", "x", "1-x", "-"] {
             assert!(is_alive(foreign), "{foreign}");
         }
+    }
+
+    #[test]
+    fn what_a_profiler_makes_is_for_one_user() {
+        use std::os::unix::fs::MetadataExt;
+        let runs = tempfile::tempdir().unwrap();
+        let run = ProfilerRun::open_below(&runs.path().join("runs")).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!([mode(&run.dir), mode(run.dir.parent().unwrap())], [0o700; 2]);
     }
 
     #[test]

@@ -82,7 +82,7 @@ struct PageTableScan {
     frames: u64,
     /// Entries that were mapped while tables were read.
     unplaced: u64,
-    /// Processes that ended or executed another program meanwhile.
+    /// Processes that ended or executed another program meanwhile, or have more areas or addresses than are looked at.
     gone: u64,
 }
 
@@ -240,7 +240,7 @@ fn section(look: &PageTableScan, several: bool) -> ReportSection {
     ];
     if look.gone > 0 {
         blocks.push(ReportBlock::Note(format!(
-            "Not in it are {} that ended or executed another program meanwhile: look again.",
+            "Not in it are {} that ended or executed another program meanwhile, or are too large to look at: look again.",
             counted(look.gone, "process")
         )));
     }

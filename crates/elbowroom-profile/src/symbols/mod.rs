@@ -13,7 +13,7 @@ use pclntab::GoFunctionTable;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// No program that starts containers is larger.
+/// All programs that start containers together are not larger, nor is the kernel's table. What a container maps may be.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 /// Names of C++ have their types in them.
 const MAX_NAME_BYTES: usize = 4096;
@@ -177,11 +177,12 @@ impl SampledProcesses {
     /// Every stack with names, and how often it was seen.
     pub(crate) fn symbolise(mut self, kernel: &KernelSymbols) -> Vec<(CallStack, u64)> {
         let used = self.used_modules();
+        let mut room = MAX_FILE_BYTES;
         let symbols: Vec<ElfSymbols> = self
             .modules
             .iter_mut()
             .zip(&used)
-            .map(|(module, used)| if *used { load(module) } else { ElfSymbols::default() })
+            .map(|(module, used)| if *used { load(module, &mut room) } else { ElfSymbols::default() })
             .collect();
         let mut frames: HashMap<CodeAddress, StackFrame> = HashMap::new();
         let nothing: Arc<str> = "".into();
@@ -233,10 +234,11 @@ impl SampledProcesses {
     }
 }
 
-/// The file's symbols; none where it is another build than the one that ran.
-fn load(module: &mut CodeModule) -> ElfSymbols {
+/// The file's symbols, as far as there is room for the file; none where it is another build than the one that ran.
+fn load(module: &mut CodeModule, room: &mut u64) -> ElfSymbols {
     let Some(file) = module.file.take() else { return ElfSymbols::default() };
-    let Ok(bytes) = bounded::beginning(file, MAX_FILE_BYTES) else { return ElfSymbols::default() };
+    let Ok(bytes) = bounded::beginning(file, *room) else { return ElfSymbols::default() };
+    *room -= bytes.len() as u64;
     let symbols = ElfSymbols::read(&bytes);
     match module.build_id.is_empty() || module.build_id == symbols.build_id {
         true => symbols,
@@ -302,6 +304,20 @@ mod tests {
         if seen == 0 {
             eprintln!("skipped: no Go program of a container engine is installed here");
         }
+    }
+
+    #[test]
+    fn all_files_together_take_no_more_room_than_one_may() {
+        let bytes = same_name(10, 4);
+        let mut room = bytes.len() as u64 * 5 / 2;
+        let mut loaded = || {
+            let mut file = tempfile::tempfile().unwrap();
+            std::io::Write::write_all(&mut file, &bytes).unwrap();
+            std::io::Seek::rewind(&mut file).unwrap();
+            let mut module = CodeModule { name: "x".into(), build_id: Vec::new(), file: Some(file) };
+            load(&mut module, &mut room).functions.len()
+        };
+        assert_eq!([loaded(), loaded(), loaded(), loaded()], [10, 10, 0, 0]);
     }
 
     /// A file with `symbols` functions, all named by the same zero-terminated text of `length` bytes.

@@ -18,6 +18,7 @@ use elbowroom_client::output::{Format, say, say_progress, write_stdout};
 use elbowroom_linux::root::Root;
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer::now_boot;
+use elbowroom_types::resource_command::shell_quoted;
 use elbowroom_types::unit::{Bytes, Micros, parse_bytes, parse_duration};
 use memory_holder::MemoryHolder;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -89,8 +90,9 @@ pub fn main(args: &PretouchArgs, load: LoadSources) -> Result<ExitCode> {
     let plan = plan(&facts, group, args.size, pretouch::high_watermarks(&root)?);
     if plan.promised == Bytes::ZERO && args.size.is_none() && group.hard_limit().is_none() {
         bail!(
-            "{0} has neither a limit nor a reservation: say how much, `elbowroom pretouch {0} 1GiB`",
-            group.name()
+            "{0} has neither a limit nor a reservation: say how much, `elbowroom pretouch {1} 1GiB`",
+            group.name(),
+            shell_quoted(&group.name())
         );
     }
     let advice = crate::facts::jvms(&root, group).iter().filter_map(|jvm| jvm.advice()).collect();

@@ -18,12 +18,15 @@ pub use maps::areas;
 
 use crate::pages::model as pages;
 use crate::pages::model::{AccessTracking, PageTableComparison, PageTableRegion, ProcessAreas};
+use elbowroom_linux::bounded;
 use elbowroom_linux::root::{ReadError, Root, if_present};
 #[cfg(feature = "bpf")]
 use page_tables::PageTables;
 use pagemap::Pagemap;
 use probe::FrameProbe;
+use rustix::io::Errno;
 use serde::Serialize;
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -48,7 +51,7 @@ pub enum PagesError {
     NotAllowed,
     /// The memory of this process that is looked at first cannot be had.
     #[error("while mapping a few pages: {0}")]
-    Memory(rustix::io::Errno),
+    Memory(Errno),
     /// The BPF way was asked for, and is not there.
     #[error(
         "page tables cannot be copied by BPF here: {because}: leave it out to read /proc/PID/pagemap instead"
@@ -66,7 +69,7 @@ pub struct PageTableSnapshot {
     pub pages: PageTableComparison,
     /// Processes that were compared, by container.
     pub processes: Vec<u64>,
-    /// Processes that ended or executed another program meanwhile.
+    /// Processes that ended or executed another program meanwhile, or have more areas or addresses than are looked at.
     pub gone: u64,
 }
 
@@ -187,19 +190,21 @@ impl PageTableReader {
         watched: bool,
         taken: &mut CollectedTables,
     ) -> Result<(), PagesError> {
+        let mut rooms: HashMap<usize, u64> = HashMap::new();
         for (container, pid) in pids {
             let Some(before) = if_present(exec_signature(&self.root, *pid))? else {
                 taken.gone += 1;
                 continue;
             };
-            let Some((file, areas)) = if_present(self.open_process(*pid))? else {
+            let Some((file, areas)) = if_readable(self.open_process(*pid))? else {
                 taken.gone += 1;
                 continue;
             };
             let process = taken.processes.len();
             let tables = taken.tables.len();
-            file.tables(process, &areas, |table| taken.tables.push(table))?;
-            if if_present(exec_signature(&self.root, *pid))?.as_ref() != Some(&before) {
+            let left = rooms.entry(*container).or_insert(MAX_PAGES);
+            let is_whole = file.tables(process, &areas, left, |table| taken.tables.push(table))?;
+            if !is_whole || if_present(exec_signature(&self.root, *pid))?.as_ref() != Some(&before) {
                 taken.tables.truncate(tables);
                 taken.gone += 1;
                 continue;
@@ -223,6 +228,9 @@ impl PageTableReader {
     fn areas(&self, pid: i32, file: &str) -> Result<ResidentAreas, ReadError> {
         let path = format!("/proc/{pid}/{file}");
         let text = self.root.read(&path)?;
+        if text.len() as u64 >= bounded::KERNEL_FILE {
+            return Err(ReadError::Io { operation: "reading", path: path.into(), source: Errno::FBIG });
+        }
         // Without a program: a kernel thread, or one that has just ended.
         let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         maps::areas(&text, &program.to_string_lossy()).map_err(|e| ReadError::malformed(path, e))
@@ -235,7 +243,7 @@ impl PageTableReader {
         let mut wanted = Vec::new();
         for (container, pid) in pids {
             let found =
-                if_present(exec_signature(&self.root, *pid))?.zip(if_present(self.areas(*pid, "maps"))?);
+                if_present(exec_signature(&self.root, *pid))?.zip(if_readable(self.areas(*pid, "maps"))?);
             let Some((image, areas)) = found else {
                 taken.gone += 1;
                 continue;
@@ -260,6 +268,17 @@ impl PageTableReader {
         changed.iter().for_each(|process| taken.processes[*process].areas.clear());
         taken.gone += changed.len() as u64;
         Ok(())
+    }
+}
+
+/// Pages of addresses that are looked at for all processes of a container: 8 TiB, of which the file says 16 GiB.
+const MAX_PAGES: u64 = 1 << 31;
+
+/// `Ok(None)` for what is absent, and for a list of areas that is longer than is read: a process has as many as it likes.
+fn if_readable<T>(result: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
+    match if_present(result) {
+        Err(ReadError::Io { source: Errno::FBIG, .. }) => Ok(None),
+        result => result,
     }
 }
 
@@ -288,8 +307,22 @@ fn clear_referenced(pid: i32) -> Result<(), ReadError> {
     let path = Path::new("/proc").join(pid.to_string()).join("clear_refs");
     let written = std::fs::write(&path, "1").map_err(|error| ReadError::Io {
         operation: "writing",
-        source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO),
+        source: Errno::from_io_error(&error).unwrap_or(Errno::IO),
         path,
     });
     if_present(written).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_too_many_areas_is_left_out_and_not_all_with_it() {
+        let io = |source| ReadError::Io { operation: "reading", path: "/proc/7/smaps".into(), source };
+        for source in [Errno::FBIG, Errno::NOENT] {
+            assert!(if_readable::<()>(Err(io(source))).unwrap().is_none());
+        }
+        assert!(if_readable::<()>(Err(io(Errno::ACCESS))).is_err());
+    }
 }

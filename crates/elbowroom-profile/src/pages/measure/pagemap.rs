@@ -39,13 +39,14 @@ impl Pagemap {
     }
 
     /// Calls `each` with the tables of all `areas`, ascending, for regions where something is mapped. `areas` are ascending,
-    /// with their resident bytes where they are known.
+    /// with their resident bytes where they are known. False where they have more pages than may be looked at: `left` counts down.
     pub(super) fn tables(
         &self,
         process: usize,
         areas: &[(MemoryArea, Option<u64>)],
+        left: &mut u64,
         mut each: impl FnMut(PageTableRegion),
-    ) -> Result<(), ReadError> {
+    ) -> Result<bool, ReadError> {
         let mut words = vec![0; CHUNK_ENTRIES as usize];
         let mut open: Option<PageTableRegion> = None;
         for (area, resident) in areas {
@@ -55,6 +56,10 @@ impl Pagemap {
             let mut page = area.first;
             while page < area.end {
                 let some = (area.end - page).min(CHUNK_ENTRIES) as usize;
+                match left.checked_sub(some as u64) {
+                    Some(rest) => *left = rest,
+                    None => return Ok(false),
+                }
                 let read = self.read(page, &mut words[..some])?;
                 if read == 0 {
                     break;
@@ -81,7 +86,7 @@ impl Pagemap {
             }
         }
         open.into_iter().for_each(each);
-        Ok(())
+        Ok(true)
     }
 
     /// Reads whole words from the one of `page` on; fewer than asked for at the end of the address space.
@@ -100,5 +105,20 @@ impl Pagemap {
             *word = u64::from_ne_bytes(bytes.try_into().expect("chunks have 8 bytes"));
         }
         Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::model::{AreaKind, AreaTotals};
+
+    #[test]
+    fn one_page_in_a_sea_of_addresses_is_not_looked_for_without_end() {
+        let own = Pagemap::open(std::process::id() as i32).unwrap();
+        let area =
+            MemoryArea { first: 1 << 20, end: 4 << 20, kind: AreaKind::Heap, totals: AreaTotals::default() };
+        let look = |mut left: u64| own.tables(0, &[(area, Some(4096))], &mut left, drop).unwrap();
+        assert_eq!([look(1 << 20), look(3 << 20)], [false, true]);
     }
 }
