@@ -5,6 +5,7 @@
 use crate::container::{ContainerEngine, Pod};
 use crate::finding::{FileWrite, UnitProperty};
 use crate::unit::{Bytes, Limit, Micros, Millicpu};
+use crate::visible::is_hidden;
 use std::fmt::Write;
 
 /// A resource of a container with its new value.
@@ -181,18 +182,36 @@ pub fn plain_command(write: &FileWrite) -> String {
         Some(p) => {
             format!("systemctl set-property --runtime {} {}", shell_quoted(&p.unit), p.assignment(&write.to))
         }
-        None => format!("echo {} > {}", shell_quoted(&write.to), shell_quoted(&write.file)),
+        None => write_command(&write.to, &write.file),
     }
 }
 
-/// A word for the shell.
+/// The same for any file: a name in its path may be a container's or a user's choice.
+pub fn write_command(to: &str, file: &str) -> String {
+    format!("echo {} > {}", shell_quoted(to), shell_quoted(file))
+}
+
+/// A word for the shell. Characters that do not show are spelt out (`$'...'`, POSIX.1-2024, 2.2.4): a shell that a command is pasted
+/// into edits its line by them, quoted or not.
 pub fn shell_quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:,=+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
+        return word.to_owned();
     }
+    if !word.contains(is_hidden) {
+        return format!("'{}'", word.replace('\'', r"'\''"));
+    }
+    let mut quoted = "$'".to_owned();
+    for c in word.chars() {
+        match c {
+            '\'' | '\\' => quoted.extend(['\\', c]),
+            c if is_hidden(c) => {
+                c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| quoted.push_str(&format!("\\{byte:03o}")));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted + "'"
 }
 
 /// A size as `docker` and `podman` take it: `128m`.
@@ -283,6 +302,19 @@ mod tests {
         assert_eq!(command(None), "docker update --memory 1g 'a b'");
         assert_eq!(command(Some(Limit::At(Bytes(5)))), "docker update --memory 1g --memory-swap 5 'a b'");
         assert_eq!(command(Some(Limit::Max)), "docker update --memory 1g --memory-swap -1 'a b'");
+    }
+
+    #[test]
+    fn a_name_in_a_path_is_a_part_of_one_word_and_does_nothing_where_it_is_pasted() {
+        for (file, quoted) in [
+            ("/a/memory.max", "/a/memory.max"),
+            ("/a;id/memory.max", "'/a;id/memory.max'"),
+            ("/a'$(id)", r"'/a'\''$(id)'"),
+            ("/a\u{15}id\r'\\b", r"$'/a\025id\015\'\\b'"),
+            ("/a\u{202e}1", r"$'/a\342\200\2561'"),
+        ] {
+            assert_eq!(write_command("1", file), format!("echo 1 > {quoted}"));
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::fixes::manual_fix;
 use crate::checks::DoctorCheck;
 use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::id::DeviceNumber;
+use elbowroom_types::resource_command::write_command;
 use elbowroom_types::unit::Micros;
 
 /// What a disk did between the looks.
@@ -144,6 +145,7 @@ fn limit_on_partition(facts: &HostFacts) -> Vec<DoctorFinding> {
     io_limited_cgroups(facts)
         .filter_map(|(g, file, number, rest)| {
             let whole = facts.host.partitions.get(&number)?;
+            let command = write_command(&format!("{whole} {rest}"), &g.file(HierarchyController::Io, file));
             Some(
                 DoctorFinding::new(
                     Severity::Warning,
@@ -151,7 +153,7 @@ fn limit_on_partition(facts: &HostFacts) -> Vec<DoctorFinding> {
                 )
                 .for_cgroup(g.container_name(), &g.path)
                 .with_evidence(g.file(HierarchyController::Io, file), format!("{number} {rest}"))
-                .with_fix(manual_fix(&[&format!("echo '{whole} {rest}' > {}", g.file(HierarchyController::Io, file))])),
+                .with_fix(manual_fix(&[&command])),
             )
         })
         .collect()
@@ -199,10 +201,11 @@ fn remove_limit_fix(
     file: &str,
     number: DeviceNumber,
 ) -> Option<elbowroom_types::finding::FindingFix> {
-    match file {
-        "io.max" => manual_fix(&[&format!("echo '{number} rbps=max wbps=max riops=max wiops=max' > {path}")]),
-        _ => manual_fix(&[&format!("echo '{number} 0' > {path}")]),
-    }
+    let none = match file {
+        "io.max" => "rbps=max wbps=max riops=max wiops=max",
+        _ => "0",
+    };
+    manual_fix(&[&write_command(&format!("{number} {none}"), path)])
 }
 
 /// A limit that is what the container waits for.
@@ -279,7 +282,7 @@ fn weight_noop(facts: &HostFacts) -> Vec<DoctorFinding> {
                     queue_file(slow, "scheduler"),
                     slow.queue.get("scheduler").map_or("absent", |s| s),
                 )
-                .with_fix(manual_fix(&[&format!("echo bfq > {}", queue_file(slow, "scheduler"))])),
+                .with_fix(manual_fix(&[&write_command("bfq", &queue_file(slow, "scheduler"))])),
             )
         })
         .collect()
@@ -341,7 +344,7 @@ fn not_divided(facts: &HostFacts) -> Vec<DoctorFinding> {
                 )
                 .with_evidence(format!("/proc/diskstats {} queue", d.name), format!("{queue:.1}"))
                 .with_evidence(queue_file(d, "scheduler"), d.queue.get("scheduler").map_or("absent", |s| s))
-                .with_fix(manual_fix(&[&format!("echo bfq > {}", queue_file(d, "scheduler"))]))
+                .with_fix(manual_fix(&[&write_command("bfq", &queue_file(d, "scheduler"))]))
                 .with_advice("Or `disk.mode = \"observe\"` in the agent's configuration, which shows what each container is due.")
             })
         })

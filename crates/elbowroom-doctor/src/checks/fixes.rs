@@ -10,7 +10,9 @@ use crate::checks::measures::{
 };
 use elbowroom_types::container::display_name;
 use elbowroom_types::finding::{CPU_PERIOD, FileWrite, FindingFix, UnitProperty, cpu_percent};
-use elbowroom_types::resource_command::{ResourceSetting, engine_command, plain_command, unit_property};
+use elbowroom_types::resource_command::{
+    ResourceSetting, engine_command, plain_command, unit_property, write_command,
+};
 use elbowroom_types::unit::{Bytes, Limit, Millicpu, Percent};
 use std::cell::LazyCell;
 
@@ -85,7 +87,7 @@ pub(super) fn sysctl_fix(facts: &HostFacts, file: &str, to: impl ToString) -> Op
     let (from, to) = (facts.host.setting(file)?.to_owned(), to.to_string());
     let command = match file.strip_prefix("/proc/sys/") {
         Some(key) => format!("sysctl -w {}={to}", key.replace('/', ".")),
-        None => format!("echo {to} > {file}"),
+        None => write_command(&to, file),
     };
     let write = FileWrite { file: file.to_owned(), from, to, ..FileWrite::default() };
     (write.from != write.to).then(|| FindingFix { commands: vec![command], writes: vec![write] })

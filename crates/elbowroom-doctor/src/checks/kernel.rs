@@ -5,6 +5,7 @@ use super::fixes::{manual_fix, sysctl_fix};
 use super::pressure::{allocstall_rate, host_reclaim};
 use crate::checks::DoctorCheck;
 use elbowroom_types::finding::{DoctorFinding, Severity};
+use elbowroom_types::resource_command::write_command;
 use elbowroom_types::unit::{Bytes, Percent};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
@@ -114,7 +115,7 @@ fn dying(facts: &HostFacts) -> Vec<DoctorFinding> {
     }
     let reap = match (facts.version(HierarchyController::Memory), &facts.host.unified) {
         (Some(ControllerVersion::V2), Some(root)) => {
-            manual_fix(&[&format!("echo 256M > {root}/memory.reclaim")])
+            manual_fix(&[&write_command("256M", &format!("{root}/memory.reclaim"))])
         }
         _ => manual_fix(&["sync; echo 2 > /proc/sys/vm/drop_caches"]),
     };

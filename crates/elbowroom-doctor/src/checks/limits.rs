@@ -5,6 +5,7 @@ use super::fixes::{cgroup_fix, manual_fix, raise_limit};
 use crate::checks::DoctorCheck;
 use crate::checks::measures::whole_mib;
 use elbowroom_types::finding::{DoctorFinding, Severity};
+use elbowroom_types::resource_command::write_command;
 use elbowroom_types::unit::{Bytes, Limit, Percent, counted};
 
 fn a_quarter_more(limit: Bytes) -> Bytes {
@@ -249,7 +250,7 @@ fn oom_disabled(facts: &HostFacts) -> Vec<DoctorFinding> {
             .for_cgroup(g.container_name(), &g.path)
             .with_evidence(format!("{file} oom_kill_disable"), 1)
             .with_evidence(format!("{file} under_oom"), u8::from(stuck))
-            .with_fix(manual_fix(&[&format!("echo 0 > {file}")]))
+            .with_fix(manual_fix(&[&write_command("0", &file)]))
         })
         .collect()
 }

@@ -16,7 +16,7 @@ use crate::checks::facts::{CgroupFacts, ControllerVersion, HierarchyController, 
 use crate::checks::fixes::cgroup_write;
 use crate::checks::measures::{tightest_own_limit, whole_mib};
 use elbowroom_types::finding::{FileWrite, FindingFix};
-use elbowroom_types::resource_command::{plain_command, shell_quoted};
+use elbowroom_types::resource_command::{plain_command, shell_quoted, write_command};
 use elbowroom_types::unit::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -370,14 +370,15 @@ pub fn plan(facts: &HostFacts, job: &HousekeepingJob) -> Option<(FindingFix, Opt
 
 /// What a person would type instead.
 fn manual_commands(placing: &HousekeepingCgroup, v2: bool) -> Vec<String> {
-    let dir = shell_quoted(&placing.dir);
-    let mut commands = vec![format!("mkdir -p {dir}")];
+    let dir = &placing.dir;
+    let mut commands = vec![format!("mkdir -p {}", shell_quoted(dir))];
     if v2 {
-        let around = shell_quoted(&format!("{}/{PARENT_CGROUP}/cgroup.subtree_control", placing.from));
-        commands.push(format!("echo +memory > {around}"));
+        let around = format!("{}/{PARENT_CGROUP}/cgroup.subtree_control", placing.from);
+        commands.push(write_command("+memory", &around));
     }
-    commands.push(format!("echo {} > {dir}/{}", placing.size.get(), placing.file));
-    commands.extend(placing.processes.iter().map(|p| format!("echo {} > {dir}/cgroup.procs", p.pid)));
+    commands.push(write_command(&placing.size.get().to_string(), &format!("{dir}/{}", placing.file)));
+    let procs = format!("{dir}/cgroup.procs");
+    commands.extend(placing.processes.iter().map(|p| write_command(&p.pid.to_string(), &procs)));
     commands
 }
 
