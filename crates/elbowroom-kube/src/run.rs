@@ -7,9 +7,11 @@ use crate::node::{HEARTBEAT, NodeConditions, NodeObject};
 use crate::node_condition::{Latch, LatchTiming, NODE_CONDITIONS};
 use crate::{KubeArgs, one_line};
 use anyhow::{Context, Result, bail};
+use elbowroom_types::label::PREFIX;
 use elbowroom_types::unit::Micros;
 use futures_util::{StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::{Container, Namespace, ObjectReference, Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::reflector::Store;
@@ -23,6 +25,11 @@ use tokio::time::Instant;
 
 /// Pause after the API server refused something.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Pods in one answer of the API server. Each may have more than a megabyte (etcd, `--max-request-bytes`), at the choice of its maker,
+/// and this program has the memory for some dozens of them.
+const PODS_PAGE: u32 = 8;
+/// The same for namespaces, of which a cluster has thousands, and hardly any maker more than one.
+const NAMESPACES_PAGE: u32 = 64;
 /// Events that wait for a slow API server.
 const EVENT_QUEUE: usize = 256;
 
@@ -95,8 +102,10 @@ async fn initial_conditions(node: &NodeObject) -> [bool; NODE_CONDITIONS.len()] 
 async fn watch_pods(client: Client, node: &str, writer: reflector::store::Writer<Pod>) {
     // Not those that have ended: a cluster keeps thousands, and nothing of them runs.
     let fields = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
-    let config = watcher::Config::default().fields(&fields);
-    let pods = watcher(Api::all(client), config).default_backoff().modify(keep_used).reflect(writer);
+    let pods = watcher(Api::all(client), paged(PODS_PAGE).fields(&fields))
+        .default_backoff()
+        .modify(keep_used)
+        .reflect(writer);
     pin_mut!(pods);
     while let Some(event) = pods.next().await {
         if let Err(error) = event {
@@ -105,9 +114,22 @@ async fn watch_pods(client: Client, node: &str, writer: reflector::store::Writer
     }
 }
 
+/// Everything, in answers of a bounded size.
+fn paged(page_size: u32) -> watcher::Config {
+    watcher::Config::default().page_size(page_size)
+}
+
+/// Takes out of an object's metadata what nothing here reads.
+fn keep_used_metadata(metadata: &mut ObjectMeta) {
+    let ObjectMeta { name, namespace, uid, resource_version, annotations, .. } = std::mem::take(metadata);
+    let annotations =
+        annotations.map(|all| all.into_iter().filter(|(key, _)| key.starts_with(PREFIX)).collect());
+    *metadata = ObjectMeta { name, namespace, uid, resource_version, annotations, ..ObjectMeta::default() };
+}
+
 /// Takes out of a pod what nothing here reads: its environment and its volumes are none of this program's.
 fn keep_used(pod: &mut Pod) {
-    pod.metadata.managed_fields = None;
+    keep_used_metadata(&mut pod.metadata);
     let Some(spec) = &mut pod.spec else { return };
     let bare = |of: &Container| Container {
         name: of.name.clone(),
@@ -129,8 +151,8 @@ async fn watch_namespaces(
     writer: reflector::store::Writer<PartialObjectMeta<Namespace>>,
     heard: watch::Sender<bool>,
 ) {
-    let slim = |namespace: &mut PartialObjectMeta<Namespace>| namespace.metadata.managed_fields = None;
-    let namespaces = watcher(Api::all(client), watcher::Config::default());
+    let slim = |namespace: &mut PartialObjectMeta<Namespace>| keep_used_metadata(&mut namespace.metadata);
+    let namespaces = watcher(Api::all(client), paged(NAMESPACES_PAGE));
     let namespaces = namespaces.default_backoff().modify(slim).reflect(writer);
     pin_mut!(namespaces);
     while let Some(event) = namespaces.next().await {
@@ -214,17 +236,37 @@ mod tests {
     #[test]
     fn of_a_pod_only_what_is_used_is_kept() {
         let mut pod: Pod = serde_json::from_value(serde_json::json!({
-            "metadata": {"name": "p", "uid": "u", "annotations": {"a": "b"}},
+            "metadata": {"name": "p", "namespace": "n", "uid": "u", "resourceVersion": "7", "labels": {"foreign": "label"},
+                "annotations": {"elbowroom.dev/a": "b", "foreign": "annotation"}},
             "spec": {"priority": 7, "volumes": [{"name": "v"}], "initContainers": [{"name": "i"}], "containers": [
                 {"name": "app", "env": [{"name": "PASSWORD", "value": "secret"}], "resources": {"requests": {"cpu": "1"}}}]},
         }))
         .unwrap();
         keep_used(&mut pod);
         let kept = serde_json::to_string(&pod).unwrap();
-        assert!(!kept.contains("secret") && !kept.contains("volumes"), "{kept}");
-        for word in ["\"a\":\"b\"", "\"cpu\":\"1\"", "\"priority\":7", "initContainers", "\"uid\":\"u\""] {
+        for word in ["secret", "volumes", "foreign"] {
+            assert!(!kept.contains(word), "{word} in {kept}");
+        }
+        for word in [
+            "\"elbowroom.dev/a\":\"b\"",
+            "\"cpu\":\"1\"",
+            "\"priority\":7",
+            "initContainers",
+            "\"namespace\":\"n\"",
+            "\"uid\":\"u\"",
+            "\"resourceVersion\":\"7\"",
+        ] {
             assert!(kept.contains(word), "{word} in {kept}");
         }
+    }
+
+    #[test]
+    fn an_answer_of_the_api_server_fits_this_programs_memory() {
+        let daemonset = include_str!("../../../packaging/kubernetes/base/daemonset.yaml");
+        assert!(daemonset.contains("memory: 128Mi"));
+        // The bytes of the answer, and what they are read into.
+        let largest = 3 << 19;
+        assert!(paged(PODS_PAGE).page_size.is_some_and(|page| page * largest * 4 < 128 << 20));
     }
 
     #[test]
