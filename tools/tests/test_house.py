@@ -86,6 +86,10 @@ class House(unittest.TestCase):
         house.paths("GUIDE.md", "see `docs/gone.md`, `docs/here.md` and `lab/jobs/NAME.py`", lambda path: path == "docs/here.md", found)
         self.assertEqual(found, ["GUIDE.md: there is no docs/gone.md"])
 
+    def test_a_command_with_a_path_of_others_is_found(self):
+        self.assertTrue(house.COMMANDS.search('format!("echo {to} > {file}")'))
+        self.assertFalse(house.COMMANDS.search('manual_fix(&["sync; echo 2 > /proc/sys/vm/drop_caches"])'))
+
 
 if __name__ == "__main__":
     unittest.main()

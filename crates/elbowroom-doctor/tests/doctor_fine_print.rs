@@ -7,6 +7,8 @@ use elbowroom_doctor::checks::examine;
 use elbowroom_types::container::ContainerEngine;
 use elbowroom_types::finding::{FindingEvidence, Severity};
 use elbowroom_types::unit::{Bytes, Micros};
+use elbowroom_types::visible::is_hidden;
+use std::process::Command;
 
 const GIB: u64 = 1 << 30;
 
@@ -92,6 +94,40 @@ fn systemd_writes_for_its_own_units_and_for_nothing_below_them() {
         for (quota, period) in [("25000", "50000"), ("33333", "100000")] {
             let command = quota_command(version, "/system.slice/docker-c1.scope", quota, period);
             assert!(command.starts_with("echo "), "{command}");
+        }
+    }
+}
+
+#[test]
+fn a_command_does_nothing_that_the_name_of_a_cgroup_says() {
+    for (check, version, file) in [
+        ("oom-killer-off", V1, "memory.oom_control"),
+        ("io-limit-binds", V1, "blkio.throttle.read_bps_device"),
+        ("io-limit-on-partition", V2, "io.max"),
+        ("oom-kills-parts", V2, "memory.oom.group"),
+    ] {
+        // What a shell runs, and what a terminal or a line editor obeys.
+        for name in ["a;touch b", "a$(touch b)", "a'`touch b`", "a\u{15}touch b\r\u{9b}\u{202e}\\"] {
+            let folder = tempfile::tempdir().unwrap();
+            let cgroup = folder.path().join(name);
+            std::fs::create_dir(&cgroup).unwrap();
+            let mut host = Sim::new(version);
+            host.disk("mq-deadline", "0");
+            host.waits(1, 9_000);
+            host.partition();
+            host.io_limit(file, if version == V1 { "8:0" } else { "8:1" }, "1048576");
+            host.ever("oom_kill", 1);
+            host.set("pids.current", "5");
+            host.set("memory.oom.group", "0");
+            host.set("oom_kill_disable", "1");
+            let dir = cgroup.display().to_string();
+            host.facts.groups[2].dirs.values_mut().for_each(|of| of.clone_from(&dir));
+            let (_, command) = says(check, &host).unwrap_or_else(|| panic!("{check} says nothing"));
+            let command = command.expect("a fix");
+            assert!(!command.contains(is_hidden), "{check}: {command:?}");
+            let ended = Command::new("bash").args(["-c", &command]).current_dir(&folder).status().unwrap();
+            assert!(ended.success() && cgroup.join(file).exists(), "{check}: {command:?}");
+            assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "{check}: {command:?}");
         }
     }
 }

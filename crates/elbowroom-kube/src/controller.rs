@@ -2,7 +2,7 @@
 
 use crate::agent::{AgentClient, ApiAlert, ApiSnapshot, LABELS_BY};
 use crate::claims::{Annotations, ClaimPolicy, PodLabels, pod_labels};
-use crate::kube_events::{EventDeduplicator, EventNotice, snapshot_events};
+use crate::kube_events::{EventDeduplicator, EventKey, EventNotice, snapshot_events};
 use crate::node::{ConditionState, NodeConditions};
 use crate::node_condition::{Latch, LatchTiming, NODE_CONDITIONS};
 use crate::{KubeArgs, one_line};
@@ -101,9 +101,15 @@ impl KubeController {
         self.publish_conditions(word);
         let mut facts = snapshot_events(snapshot, self.args.claims != ClaimPolicy::None);
         // Of a container whose pod is not heard of yet, or that is no pod's, there is nothing to tell an Event about.
-        let is_known = |id: &String| self.pods.find(|pod| has_container(pod, id)).is_some();
-        facts.retain(|key, _| key.container.as_ref().is_none_or(is_known));
-        for notice in self.deduplicator.update(now, facts) {
+        let pods = self.pods.state();
+        let named = pods
+            .iter()
+            .flat_map(|pod| container_ids(pod).map(move |id| (id, pod.metadata.namespace.as_deref())));
+        let namespaces: BTreeMap<&str, Option<&str>> = named.collect();
+        facts.retain(|key, _| key.container.as_deref().is_none_or(|id| namespaces.contains_key(id)));
+        let namespace =
+            |key: &EventKey| namespaces.get(key.container.as_deref()?).copied().flatten().map(str::to_owned);
+        for notice in self.deduplicator.update(now, facts, namespace) {
             if self.event_queue.try_send(notice).is_err() {
                 tracing::warn!("the API server takes no more events: one is dropped");
             }
@@ -208,9 +214,14 @@ impl KubeController {
 
 /// Whether a container is one of a pod's.
 pub(crate) fn has_container(pod: &Pod, id: &str) -> bool {
+    container_ids(pod).any(|of| of == id)
+}
+
+/// The runtime's identifiers of a pod's containers.
+fn container_ids(pod: &Pod) -> impl Iterator<Item = &str> {
     let status = pod.status.iter();
     let statuses = status
         .flat_map(|s| [&s.container_statuses, &s.init_container_statuses, &s.ephemeral_container_statuses]);
-    let mut ids = statuses.flatten().flatten().filter_map(|status| status.container_id.as_deref());
-    ids.any(|of| of.split_once("://").is_some_and(|(_, of)| of == id))
+    let ids = statuses.flatten().flatten().filter_map(|status| status.container_id.as_deref());
+    ids.filter_map(|id| id.split_once("://").map(|(_, id)| id))
 }

@@ -6,18 +6,22 @@
 //!
 //! 1. Of one thing, beginning and end take turns.
 //! 2. The same thing begins at most once in [`QUIET_PERIOD`].
-//! 3. At most [`MAX_BURST`] things begin in any [`QUIET_PERIOD`]. What lasts is told when there is room.
+//! 3. At most [`MAX_BURST`] things begin in any [`QUIET_PERIOD`], and half as many of one namespace. What lasts is told when there is room,
+//!    and first of the namespace of which least was told: a pod's maker says something new as often as they like.
 
 use crate::agent::{ApiAlert, ApiContainer, ApiSnapshot, LABELS_BY};
 use elbowroom_types::alert::AlertKind;
 use elbowroom_types::finding::Severity;
 use elbowroom_types::unit::Micros;
+use elbowroom_types::visible::is_hidden;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The same thing begins at most once in this time.
 const QUIET_PERIOD: Micros = Micros::secs(300);
 /// So many things begin at most in that time, on one node.
 const MAX_BURST: usize = 50;
+/// So many of them are of one namespace.
+const MAX_OF_NAMESPACE: usize = MAX_BURST / 2;
 /// Most bytes of a note (events.k8s.io/v1: 1 kB).
 const MAX_NOTE_BYTES: usize = 1_000;
 
@@ -104,7 +108,7 @@ fn container_events(container: &ApiContainer, gives: bool) -> Vec<(EventKey, Eve
 
 fn event_content(warning: bool, text: &str) -> EventContent {
     let mut note = String::new();
-    for c in text.chars().filter(|c| !c.is_control()) {
+    for c in text.chars().filter(|c| !is_hidden(*c)) {
         if note.len() + c.len_utf8() > MAX_NOTE_BYTES {
             break;
         }
@@ -131,12 +135,15 @@ const fn reason(kind: AlertKind) -> &'static str {
     }
 }
 
+/// The namespace of the pod that something is about; `None` where it is about no pod.
+type Namespace = Option<String>;
+
 /// What was told.
 #[derive(Debug, Default)]
 pub(crate) struct EventDeduplicator {
     reported: BTreeMap<EventKey, ReportedEvent>,
-    /// When things began, within the last [`QUIET_PERIOD`].
-    begun: VecDeque<Micros>,
+    /// When things began, within the last [`QUIET_PERIOD`], and in which namespace.
+    begun: VecDeque<(Micros, Namespace)>,
 }
 
 #[derive(Debug)]
@@ -152,9 +159,10 @@ impl EventDeduplicator {
         &mut self,
         now: Micros,
         facts: BTreeMap<EventKey, EventContent>,
+        namespace: impl Fn(&EventKey) -> Namespace,
     ) -> Vec<EventNotice> {
         let recent = |at: Micros| now.saturating_sub(at) < QUIET_PERIOD;
-        while self.begun.front().is_some_and(|at| !recent(*at)) {
+        while self.begun.front().is_some_and(|(at, _)| !recent(*at)) {
             self.begun.pop_front();
         }
         let mut notices = Vec::new();
@@ -170,12 +178,17 @@ impl EventDeduplicator {
             }
         }
         self.reported.retain(|_, told| told.lasts.is_some() || recent(told.at));
-        for (key, fact) in facts {
-            if self.begun.len() < MAX_BURST && !self.reported.contains_key(&key) {
-                self.begun.push_back(now);
-                self.reported.insert(key.clone(), ReportedEvent { at: now, lasts: Some(fact.clone()) });
-                notices.push(EventNotice { key, content: fact, ended: false });
-            }
+        let new = facts.into_iter().filter(|(key, _)| !self.reported.contains_key(key));
+        let mut new: Vec<(Namespace, EventKey, EventContent)> =
+            new.map(|(key, fact)| (namespace(&key), key, fact)).collect();
+        while self.begun.len() < MAX_BURST {
+            let told = |of: &Namespace| self.begun.iter().filter(|(_, begun)| begun == of).count();
+            let next = new.iter().enumerate().map(|(place, (of, ..))| (told(of), place)).min();
+            let Some((_, place)) = next.filter(|(told, _)| *told < MAX_OF_NAMESPACE) else { break };
+            let (of, key, fact) = new.remove(place);
+            self.begun.push_back((now, of));
+            self.reported.insert(key.clone(), ReportedEvent { at: now, lasts: Some(fact.clone()) });
+            notices.push(EventNotice { key, content: fact, ended: false });
         }
         notices
     }
@@ -188,6 +201,12 @@ mod tests {
 
     fn key(n: u8) -> EventKey {
         EventKey { container: Some(n.to_string()), reason: "Starved", topic: String::new() }
+    }
+
+    /// Four namespaces.
+    fn namespace(key: &EventKey) -> Namespace {
+        let number: u8 = key.container.as_deref()?.parse().ok()?;
+        Some((number % 4).to_string())
     }
 
     fn there(keys: impl IntoIterator<Item = u8>) -> BTreeMap<EventKey, EventContent> {
@@ -239,13 +258,32 @@ mod tests {
         let mut said = String::new();
         for second in 0..700 {
             let keys = if second % 2 == 0 || second > 650 { vec![1] } else { vec![] };
-            for notice in notices.update(Micros::secs(second), there(keys)) {
+            for notice in notices.update(Micros::secs(second), there(keys), namespace) {
                 said += &format!("{second}{} ", if notice.ended { ")" } else { "(" });
             }
         }
         assert_eq!(said, "0( 1) 300( 301) 600( 601) ");
-        let told = notices.update(Micros::secs(900), there([1]));
+        let told = notices.update(Micros::secs(900), there([1]), namespace);
         assert_eq!((told.len(), told[0].reason()), (1, "Starved".to_owned()));
+    }
+
+    #[test]
+    fn a_namespace_that_has_something_new_each_second_hides_nothing_of_another() {
+        let (mut notices, mut told) = (EventDeduplicator::default(), 0);
+        let mut heard = None;
+        for second in 0..900_u64 {
+            let container = Some("0".to_owned());
+            let new = EventKey { container, reason: "AnnotationIgnored", topic: second.to_string() };
+            let mut facts = BTreeMap::from([(new, event_content(true, "text"))]);
+            facts.extend(there((second >= 500).then_some(1)));
+            for notice in notices.update(Micros::secs(second), facts, namespace) {
+                told += usize::from(!notice.ended);
+                if notice.key == key(1) {
+                    heard.get_or_insert(second);
+                }
+            }
+        }
+        assert_eq!((heard, told), (Some(500), 3 * MAX_OF_NAMESPACE + 1));
     }
 
     proptest! {
@@ -255,7 +293,7 @@ mod tests {
             let (mut lasts, mut begun): (BTreeMap<EventKey, bool>, Vec<(Micros, EventKey)>) = Default::default();
             for (pause, keys) in steps {
                 now = now.saturating_add(Micros::secs(pause));
-                for EventNotice { key, ended, .. } in notices.update(now, there(keys)) {
+                for EventNotice { key, ended, .. } in notices.update(now, there(keys), namespace) {
                     prop_assert_eq!(lasts.insert(key.clone(), !ended).unwrap_or(false), ended);
                     if !ended {
                         let again = begun.iter().any(|(at, of)| *of == key && now.saturating_sub(*at) < QUIET_PERIOD);
@@ -269,7 +307,7 @@ mod tests {
             // What lasts is told when there is room, and what is over has ended.
             for round in 1..4 {
                 let last = now.saturating_add(Micros(QUIET_PERIOD.get() * round));
-                for EventNotice { key, ended, .. } in notices.update(last, there(0..100)) {
+                for EventNotice { key, ended, .. } in notices.update(last, there(0..100), namespace) {
                     lasts.insert(key, !ended);
                 }
             }

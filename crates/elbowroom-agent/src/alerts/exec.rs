@@ -3,9 +3,10 @@
 use super::{AlertNotice, HookError, STOP_TIMEOUT, StopFlag, first_ready};
 use elbowroom_linux::signal;
 use elbowroom_types::unit::Micros;
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
-use std::fs;
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::{Seek, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -22,15 +23,12 @@ pub(super) fn run(
     let (program, args) = exec.split_first().expect("a hook without a program was refused");
     let mut command = Command::new(program);
     command.args(args).envs(environment(notice)).current_dir("/").process_group(0);
-    command.stdin(Stdio::piped()).stdout(std::io::stderr()).stderr(Stdio::inherit());
+    command.stdin(notice_file(notice).map_err(HookError::Start)?);
+    command.stdout(std::io::stderr()).stderr(Stdio::inherit());
     let mut child = signal::unblock_in_child(&mut command).spawn().map_err(HookError::Start)?;
     let pid = Pid::from_child(&child);
     // The agent may be protected from the OOM killer; what it starts for others is not.
     let _ = fs::write(format!("/proc/{}/oom_score_adj", pid.as_raw_nonzero()), "0");
-    if let Some(mut stdin) = child.stdin.take() {
-        // A page at most, so the pipe takes it at once; a program need not read it.
-        let _ = serde_json::to_vec(notice).map(|text| stdin.write_all(&text));
-    }
     let status = match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(pidfd) if exits_in_time(&pidfd, timeout, stop) => child.wait().map_err(HookError::Start)?,
         _ => {
@@ -39,6 +37,14 @@ pub(super) fn run(
         }
     };
     if status.success() { Ok(()) } else { Err(HookError::Status(status)) }
+}
+
+/// The alert as JSON, to be read. A program need not read it, and nobody waits for that, however long names are in it.
+fn notice_file(notice: &AlertNotice) -> std::io::Result<File> {
+    let mut file = File::from(memfd_create("alert", MemfdFlags::CLOEXEC)?);
+    file.write_all(&serde_json::to_vec(notice)?)?;
+    file.rewind()?;
+    Ok(file)
 }
 
 /// Whether the process ends in time; a stop of the agent shortens what is left.

@@ -1,6 +1,7 @@
 use super::*;
 use elbowroom_client::api::ContainerRef;
 use elbowroom_types::alert::{AlertKind, AlertSubject};
+use elbowroom_types::finding::FindingEvidence;
 use elbowroom_types::id::{CgroupId, DeviceNumber};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -120,6 +121,22 @@ fn a_program_that_hangs_is_killed_with_its_children_and_delays_nobody() {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+#[test]
+fn a_program_that_reads_nothing_has_no_more_time_for_a_long_alert() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = script(dir.path(), "exec sleep 90");
+    let evidence = vec![FindingEvidence { file: "x".repeat(1 << 20), value: String::new() }];
+    let subject = AlertSubject::node(AlertKind::Finding);
+    let alert = Alert { evidence, ..Alert::new(subject, Micros::secs(1), "long".into()) };
+    let notice = AlertNotice::new(named(alert));
+    let (done, wait) = mpsc::channel();
+    std::thread::spawn(move || {
+        let outcome = exec::run(&[program], &notice, Micros::millis(200), &StopFlag::new().unwrap());
+        done.send(matches!(outcome, Err(HookError::Timeout(_))))
+    });
+    assert_eq!(wait.recv_timeout(Duration::from_secs(60)), Ok(true));
 }
 
 #[test]

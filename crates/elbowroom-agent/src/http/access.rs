@@ -4,7 +4,6 @@
 //! which only a loopback address may do, programs on this machine, and no page of the web that a browser on it shows.
 
 use super::HttpError;
-use super::connection_table::ConnectionEntry;
 use anyhow::{Context, Result, ensure};
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderMap, HeaderValue};
@@ -110,11 +109,7 @@ fn authorize(gate: &RequiredToken, peer: Option<HttpPeer>, request: &Request) ->
         (Some(HttpPeer::Unix { .. }), _) => Ok(()),
         (_, Some(token)) => {
             let public = request.method() == Method::GET && is_public(request.uri().path());
-            if token.matches_header(headers.get(header::AUTHORIZATION)) {
-                mark_authenticated(request);
-                return Ok(());
-            }
-            if public {
+            if public || token.matches_header(headers.get(header::AUTHORIZATION)) {
                 return Ok(());
             }
             let message = "the token is missing or wrong: send `Authorization: Bearer TOKEN`";
@@ -126,13 +121,6 @@ fn authorize(gate: &RequiredToken, peer: Option<HttpPeer>, request: &Request) ->
             let message = "without a token only an address is a host name here: ask 127.0.0.1 or localhost, or set api.token_file";
             Err(HttpError::new(StatusCode::MISDIRECTED_REQUEST, message))
         }
-    }
-}
-
-/// Notes that who asks has shown a token.
-pub(super) fn mark_authenticated(request: &Request) {
-    if let Some(connection) = request.extensions().get::<Arc<ConnectionEntry>>() {
-        connection.mark_authenticated();
     }
 }
 

@@ -1,5 +1,6 @@
 //! The agent as a source: one question a second, however many look.
 
+use super::rate_limiter::RateLimiter;
 use super::{HttpError, SnapshotSource, SnapshotStore, SourceFuture};
 use anyhow::{Context, Result, bail};
 use axum::http::StatusCode;
@@ -24,8 +25,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_RESPONSE: usize = 64 << 20;
 /// Questions about single containers that are under way at once.
 const MAX_QUERIES: usize = 2;
-/// How long another one waits for its turn: an open page asks several at once.
-const QUERY_TURN: Duration = Duration::from_secs(1);
+/// How long another one waits for its turn: an open page asks several at once, and of all connections each may ask before.
+const QUERY_TURN: Duration = Duration::from_secs(3);
 /// A process that has had no agent to ask for this long belongs to an agent that is gone. One that is not starts another.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -37,6 +38,8 @@ pub(super) struct AgentSource {
     /// When it last answered.
     last_answer: Mutex<Option<Instant>>,
     query_permits: Arc<Semaphore>,
+    /// However many clients there are, the policy process is asked no more often.
+    query_pace: Arc<RateLimiter>,
 }
 
 impl AgentSource {
@@ -46,6 +49,7 @@ impl AgentSource {
             feed: feed.to_owned(),
             last_answer: Mutex::new(None),
             query_permits: Arc::new(Semaphore::new(MAX_QUERIES)),
+            query_pace: Arc::default(),
         }
     }
 
@@ -100,10 +104,14 @@ impl AgentSource {
         refused: StatusCode,
         take: impl FnOnce(ControlResponse) -> Option<T> + Send + 'static,
     ) -> SourceFuture<T> {
-        let (feed, permits) = (self.feed.clone(), self.query_permits.clone());
+        let (feed, permits, pace) = (self.feed.clone(), self.query_permits.clone(), self.query_pace.clone());
         Box::pin(async move {
             let unavailable = |message: String| HttpError::new(StatusCode::SERVICE_UNAVAILABLE, message);
-            let Ok(Ok(permit)) = tokio::time::timeout(QUERY_TURN, permits.acquire_owned()).await else {
+            let turn = async {
+                pace.acquire().await;
+                permits.acquire_owned().await
+            };
+            let Ok(Ok(permit)) = tokio::time::timeout(QUERY_TURN, turn).await else {
                 return Err(unavailable("too many ask the agent at this moment: try again".into()));
             };
             let answer = async { FeedConnection::connect(&feed).await?.ask(&request).await }.await;

@@ -1,17 +1,17 @@
-//! `elbowroom dashboard`: the agent's unix socket on a port of this machine, for one person's browser.
+//! A port of this machine for one person's browser: to the agent's unix socket (`elbowroom dashboard`), or to a recording.
 //!
 //! # Problem
 //! The dashboard is served on a unix socket, which browsers cannot open. A port of 127.0.0.1 can be opened by every user of the machine
 //! and, through DNS rebinding, by every web page that a browser on it shows.
 //!
 //! # Approach
-//! A process forwards requests from a port to the socket for as long as its terminal is open. It forwards `GET` and `HEAD` only, so a
+//! A process forwards requests from a port for as long as its terminal is open. It forwards `GET` and `HEAD` only, so a
 //! browser changes nothing. The page itself, which needs no token, is this process's own: a client without one reaches nothing of the
 //! agent, whose places and pace all of the socket's clients share. A request must name the server by an address ([`super::access`] checks
 //! `Host`) and bring the session's token in a header, which no page of another origin can send. The browser gets the token for a *code*,
 //! which is in the part of the link that is never sent (after `#`) and works once. What parses requests has given up its rights.
 
-use super::access::{self, BearerToken};
+use super::access::BearerToken;
 use super::routes::asset;
 use super::server::{API_SOCKET, RESOURCE_LIMITS, allow_server_calls};
 use super::{HttpError, listen};
@@ -24,7 +24,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use elbowroom_linux::privilege::{self, Identity};
 use hyper::client::conn::http1;
+use hyper::service::Service;
 use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
@@ -43,13 +45,45 @@ pub struct Forwarder {
 }
 
 /// What every request has.
-struct ForwardState {
-    socket: PathBuf,
+pub(super) struct ForwardState {
+    target: ForwardTarget,
     session: BearerToken,
     /// What the next browser brings for the session's token.
     code: Mutex<BearerToken>,
     /// Is given the next code when one was used.
     used: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+/// What answers those who bring the session's token.
+pub(super) enum ForwardTarget {
+    /// The agent, at its socket.
+    Agent(PathBuf),
+    /// This process.
+    Here(Router),
+}
+
+impl ForwardState {
+    /// A new session, opened by `code`.
+    pub(super) fn new(
+        target: ForwardTarget,
+        code: BearerToken,
+        used: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<Arc<Self>> {
+        let session = BearerToken::random()?;
+        Ok(Arc::new(Self { target, session, code: Mutex::new(code), used: Box::new(used) }))
+    }
+
+    /// Whether a request brings the session's token, or the code for it.
+    fn knows(&self, headers: &HeaderMap) -> bool {
+        let given = headers.get(header::AUTHORIZATION);
+        let code = self.code.lock().unwrap_or_else(PoisonError::into_inner);
+        self.session.matches_header(given) || code.matches_header(given)
+    }
+}
+
+/// The link that opens a session.
+pub fn link(address: SocketAddr, code: &str) -> String {
+    format!("http://{address}/#code={code}")
 }
 
 impl Forwarder {
@@ -89,12 +123,7 @@ impl Forwarder {
     /// When rights cannot be given up.
     pub fn serve(self, used: impl Fn(&str) + Send + Sync + 'static) -> Result<()> {
         drop_privileges(&self.socket)?;
-        let state = Arc::new(ForwardState {
-            socket: self.socket,
-            session: BearerToken::random()?,
-            code: Mutex::new(self.code),
-            used: Box::new(used),
-        });
+        let state = ForwardState::new(ForwardTarget::Agent(self.socket), self.code, used)?;
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting")?;
         runtime.block_on(async {
@@ -102,7 +131,7 @@ impl Forwarder {
             let mut stop = signal(SignalKind::interrupt()).context("waiting for signals")?;
             let mut end = signal(SignalKind::terminate()).context("waiting for signals")?;
             tokio::select! {
-                () = listen::serve_tcp(listener, None, None, router(state)) => {}
+                () = serve_browsers(listener, state) => {}
                 _ = stop.recv() => {}
                 _ = end.recv() => {}
             }
@@ -127,13 +156,16 @@ fn drop_privileges(socket: &Path) -> Result<()> {
     allow_server_calls()
 }
 
-fn router(state: Arc<ForwardState>) -> Router {
-    Router::new()
+/// Serves browsers on a port of this machine, for ever.
+pub(super) async fn serve_browsers(listener: tokio::net::TcpListener, state: Arc<ForwardState>) {
+    let known = state.clone();
+    let app = Router::new()
         .route("/session", post(session))
         .route("/", get(asset))
         .route("/assets/{*path}", get(asset))
         .fallback(forward)
-        .with_state(state)
+        .with_state(state);
+    listen::serve_local(listener, Arc::new(move |headers: &HeaderMap| known.knows(headers)), app).await;
 }
 
 /// The session's token for a code, which is void from then on.
@@ -153,7 +185,7 @@ async fn session(State(state): State<Arc<ForwardState>>, headers: HeaderMap) -> 
     Ok(([(header::CACHE_CONTROL, "no-store")], axum::Json(token)).into_response())
 }
 
-/// One request, to the agent and back.
+/// One request, to the target and back.
 async fn forward(State(state): State<Arc<ForwardState>>, request: Request) -> Result<Response, HttpError> {
     let (method, uri) = (request.method(), request.uri());
     if !matches!(*method, Method::GET | Method::HEAD) {
@@ -164,12 +196,18 @@ async fn forward(State(state): State<Arc<ForwardState>>, request: Request) -> Re
         let message = "open the newest link in the terminal of `elbowroom dashboard`";
         return Err(HttpError::new(StatusCode::UNAUTHORIZED, message));
     }
-    access::mark_authenticated(&request);
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let asked =
         Request::builder().method(method).uri(path).header(header::HOST, "localhost").body(Body::empty());
     let asked = asked.map_err(|error| HttpError::new(StatusCode::BAD_REQUEST, error.to_string()))?;
-    ask_agent(&state.socket, asked).await.map_err(|error| {
+    let socket = match &state.target {
+        ForwardTarget::Agent(socket) => socket,
+        ForwardTarget::Here(app) => {
+            let Ok(answer) = TowerToHyperService::new(app.clone()).call(asked).await;
+            return Ok(answer);
+        }
+    };
+    ask_agent(socket, asked).await.map_err(|error| {
         let because = elbowroom_client::output::one_line(&error);
         HttpError::new(StatusCode::BAD_GATEWAY, format!("the agent does not answer: {because}"))
     })
@@ -197,7 +235,7 @@ mod tests {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let server = tokio::spawn(listen::serve_tcp(listener, None, None, router(state.clone())));
+        let server = tokio::spawn(serve_browsers(listener, state.clone()));
         let mut browser = tokio::net::TcpStream::connect(address).await.unwrap();
         let host = if path == "/rebound" { "rebind.example" } else { "127.0.0.1" };
         let head = format!(
@@ -225,12 +263,9 @@ mod tests {
         let agent = tokio::spawn(listen::serve_unix(agent, paths));
         let codes = Arc::new(Mutex::new(Vec::new()));
         let told = codes.clone();
-        let state = Arc::new(ForwardState {
-            socket,
-            session: BearerToken::random().unwrap(),
-            code: Mutex::new(BearerToken::random().unwrap()),
-            used: Box::new(move |code| told.lock().unwrap().push(code.to_owned())),
-        });
+        let used = move |code: &str| told.lock().unwrap().push(code.to_owned());
+        let code = BearerToken::random().unwrap();
+        let state = ForwardState::new(ForwardTarget::Agent(socket), code, used).unwrap();
         let first = state.code.lock().unwrap().as_str().to_owned();
         let token = state.session.as_str().to_owned();
         for (method, path, token, expect) in [
@@ -257,5 +292,24 @@ mod tests {
         agent.abort();
         let _ = agent.await;
         assert_eq!(status(&state, Method::GET, "/api/v1/status", &token).await, 502);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_recording_is_told_to_who_has_the_link_alone() {
+        let target = ForwardTarget::Here(Router::new().route("/api/v1/status", get(async || "here")));
+        let state = ForwardState::new(target, BearerToken::random().unwrap(), |_| {}).unwrap();
+        let code = state.code.lock().unwrap().as_str().to_owned();
+        let token = state.session.as_str().to_owned();
+        for (method, path, token, expect) in [
+            (Method::GET, "/", "", 200),
+            (Method::GET, "/api/v1/status", "", 401),
+            (Method::POST, "/session", &code, 200),
+            (Method::GET, "/api/v1/status", &code, 401),
+            (Method::GET, "/api/v1/status", &token, 200),
+            (Method::GET, "/api/v1/none", &token, 404),
+            (Method::GET, "/rebound", &token, 421),
+        ] {
+            assert_eq!(status(&state, method.clone(), path, token).await, expect, "{method} {path} {token}");
+        }
     }
 }

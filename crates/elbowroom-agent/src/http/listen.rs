@@ -1,14 +1,17 @@
 //! Connections: how many, how long, and for whom.
 //!
 //! A client that does not read is cut off after [`WRITE_TIMEOUT`], one that does not ask after [`HEADER_TIMEOUT`], and those who
-//! come when all are taken have the place of another ([`ConnectionTable`]). Connections and requests go at a [`RateLimiter`]. Each way in has
-//! connections and a pace of its own: however many come over the network, root is served at the unix socket.
+//! come when all are taken have the place of another ([`ConnectionTable`]). Connections are taken at a [`RateLimiter`], and the
+//! requests of each client at one of its own ([`ClientQuotas`]). Each way in has its own of all that: however many come over the network,
+//! root is served at the unix socket.
 
 use super::access::{self, HttpPeer, RequiredToken};
+use super::client_quota::ClientQuotas;
 use super::connection_table::{ConnectionEntry, ConnectionTable};
 use super::rate_limiter::RateLimiter;
 use axum::Router;
 use axum::extract::{Extension, Request, State};
+use axum::http::header::{self, HeaderMap};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::serve::Listener;
@@ -38,35 +41,44 @@ const SEND_BUFFER: usize = 256 << 10;
 const BUFFER: usize = 16 << 10;
 /// Most fields of a head.
 const MAX_HEADERS: usize = 64;
+
+/// Whether a request on the network brings what its client is known by. Such a client waits for no stranger, and loses its connection to
+/// none.
+pub(super) type IsKnown = Arc<dyn Fn(&HeaderMap) -> bool + Send + Sync>;
+
 /// Serves the unix socket, for ever.
 pub(super) async fn serve_unix(listener: UnixListener, app: Router) {
     let peer = |stream: &UnixStream| Some(HttpPeer::Unix { uid: stream.peer_cred().ok()?.uid() });
-    accept_each(listener, peer, |stream, peer, place| {
-        tokio::spawn(serve_connection(stream, peer, None, app.clone(), place))
+    accept_each(listener, None, peer, |stream, client| {
+        tokio::spawn(serve_connection(stream, client, None, app.clone()))
     })
     .await
 }
 
-/// Serves TCP, with TLS where there is a certificate, for ever.
+/// Serves TCP, with TLS where there is a certificate, for ever. Its clients are known by the token.
 pub(super) async fn serve_tcp(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
     gate: RequiredToken,
     app: Router,
 ) {
+    let is_known = gate.clone().map(|token| -> IsKnown {
+        Arc::new(move |headers: &HeaderMap| token.matches_header(headers.get(header::AUTHORIZATION)))
+    });
     accept_each(
         listener,
+        is_known,
         |_| Some(HttpPeer::Tcp),
-        |stream, peer, place| {
+        |stream, client| {
             let _ = stream.set_nodelay(true);
             let (tls, gate, app) = (tls.clone(), gate.clone(), app.clone());
             tokio::spawn(async move {
                 match tls {
-                    None => serve_connection(stream, peer, gate, app, place).await,
+                    None => serve_connection(stream, client, gate, app).await,
                     Some(tls) => {
                         let shaken = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, tls.accept(stream)).await;
                         if let Ok(Ok(stream)) = shaken {
-                            serve_connection(stream, peer, gate, app, place).await;
+                            serve_connection(stream, client, gate, app).await;
                         }
                     }
                 }
@@ -76,50 +88,63 @@ pub(super) async fn serve_tcp(
     .await
 }
 
-/// What a connection has of the way in by which it came.
+/// Serves TCP on this machine, for ever, for an `app` that says itself whom it knows and what strangers may ask.
+pub(super) async fn serve_local(listener: TcpListener, is_known: IsKnown, app: Router) {
+    accept_each(
+        listener,
+        Some(is_known),
+        |_| Some(HttpPeer::Tcp),
+        |stream, client| {
+            let _ = stream.set_nodelay(true);
+            tokio::spawn(serve_connection(stream, client, None, app.clone()))
+        },
+    )
+    .await
+}
+
+/// A connection's client, and what it has of the way in by which it came.
+#[derive(Clone)]
 struct ConnectionContext {
+    peer: HttpPeer,
     entry: Arc<ConnectionEntry>,
-    rate_limiter: Arc<RateLimiter>,
+    is_known: Option<IsKnown>,
+    quotas: Arc<ClientQuotas>,
 }
 
 /// All clients that come by one way, for ever.
 async fn accept_each<L>(
     mut listener: L,
+    is_known: Option<IsKnown>,
     peer_of: impl Fn(&L::Io) -> Option<HttpPeer>,
-    welcome: impl Fn(L::Io, HttpPeer, ConnectionContext) -> JoinHandle<()>,
+    welcome: impl Fn(L::Io, ConnectionContext) -> JoinHandle<()>,
 ) where
     L: Listener<Io: AsFd>,
 {
     let table = Arc::new(ConnectionTable::default());
-    let pace = Arc::new(RateLimiter::new());
+    let (pace, quotas) = (RateLimiter::default(), Arc::new(ClientQuotas::default()));
     loop {
         pace.acquire().await;
         let (stream, _) = listener.accept().await;
         let Some(peer) = peer_of(&stream) else { continue };
         let Some(entry) = table.admit(peer, MAX_CONNECTIONS) else { continue };
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER);
-        let place = ConnectionContext { entry: entry.clone(), rate_limiter: pace.clone() };
-        entry.set_task(welcome(stream, peer, place).abort_handle());
+        let (is_known, quotas) = (is_known.clone(), quotas.clone());
+        let client = ConnectionContext { peer, entry: entry.clone(), is_known, quotas };
+        entry.set_task(welcome(stream, client).abort_handle());
     }
 }
 
 /// One connection, until either end has enough of it.
-async fn serve_connection<S>(
-    stream: S,
-    peer: HttpPeer,
-    gate: RequiredToken,
-    app: Router,
-    place: ConnectionContext,
-) where
+async fn serve_connection<S>(stream: S, client: ConnectionContext, gate: RequiredToken, app: Router)
+where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(WRITE_TIMEOUT));
     let app = app
         .layer(middleware::from_fn_with_state(gate, access::check_access))
-        .layer(middleware::from_fn_with_state(place.rate_limiter.clone(), limit_rate))
-        .layer(Extension(peer))
-        .layer(Extension(place.entry.clone()));
+        .layer(middleware::from_fn_with_state(client.clone(), limit_rate))
+        .layer(Extension(client.peer));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
@@ -128,16 +153,19 @@ async fn serve_connection<S>(
         .serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(app));
     // Whatever a client did wrong is its own affair, and there may be ten thousand of them.
     let _ = served.await;
-    drop(place);
+    drop(client);
 }
 
 /// One request, when its turn has come.
-async fn limit_rate(State(pace): State<Arc<RateLimiter>>, request: Request, next: Next) -> Response {
-    if let Some(connection) = request.extensions().get::<Arc<ConnectionEntry>>() {
-        connection.mark_active();
+async fn limit_rate(State(client): State<ConnectionContext>, request: Request, next: Next) -> Response {
+    client.entry.mark_active();
+    let is_known = client.is_known.as_ref().is_some_and(|is_known| is_known(request.headers()));
+    if is_known {
+        client.entry.mark_authenticated();
     }
-    pace.acquire().await;
-    next.run(request).await
+    let quota = client.quotas.of(client.peer, is_known);
+    quota.pace.acquire().await;
+    quota.count(next.run(request).await)
 }
 
 #[cfg(test)]
@@ -159,6 +187,12 @@ mod tests {
         let mut answer = [0; 1_024];
         let len = stream.read(&mut answer).await.ok().filter(|len| *len > 12)?;
         Some(String::from_utf8_lossy(&answer[9..12.min(len)]).into_owned())
+    }
+
+    /// Asks without the token, as long as there is an answer.
+    async fn ask_on(address: SocketAddr) {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        while ask(&mut stream, "0123456789abcdef").await.is_some() {}
     }
 
     async fn crowd(address: SocketAddr) -> Vec<TcpStream> {
@@ -185,6 +219,55 @@ mod tests {
         assert_eq!(ask(&mut last, "0123456789abcdef").await.as_deref(), Some("200"), "the page is for all");
         assert_eq!(ask(&mut client, &text).await.as_deref(), Some("200"));
         drop((held, more));
+        server.abort();
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn answers_that_nobody_reads_are_bounded_for_each_client() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let token = BearerToken::random().unwrap();
+        let text = token.as_str().to_owned();
+        // Far more than the kernel keeps for a connection.
+        let app = Router::new().route("/", get(async || vec![b'x'; 24 << 20]));
+        let server = tokio::spawn(serve_tcp(listener, None, Some(Arc::new(token)), app));
+        let (mut unread, known) = (Vec::new(), text.as_str());
+        for (token, expect) in [(known, "200"), (known, "200"), (known, "503"), ("0123456789abcdef", "200")] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            assert_eq!(ask(&mut stream, token).await.as_deref(), Some(expect));
+            unread.push(stream);
+        }
+        drop(unread);
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+        loop {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            if ask(&mut stream, known).await.as_deref() == Some("200") {
+                break;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "what nobody reads any more is counted still");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        server.abort();
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn who_has_the_token_waits_for_no_stranger() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let token = BearerToken::random().unwrap();
+        let text = token.as_str().to_owned();
+        let app = Router::new().route("/", get(async || "here"));
+        let server = tokio::spawn(serve_tcp(listener, None, Some(Arc::new(token)), app));
+        let strangers: Vec<_> = (2..MAX_CONNECTIONS).map(|_| tokio::spawn(ask_on(address))).collect();
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let asked = async {
+            for _ in 0..600 {
+                assert_eq!(ask(&mut client, &text).await.as_deref(), Some("200"));
+            }
+        };
+        let in_time = tokio::time::timeout(Duration::from_secs(40), asked).await;
+        in_time.expect("at the pace of all of them it would be more than a minute");
+        strangers.iter().for_each(JoinHandle::abort);
         server.abort();
     }
 }

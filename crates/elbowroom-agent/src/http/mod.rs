@@ -7,11 +7,12 @@
 //! # Approach
 //! A process of its own ([`server`]), without privileges, takes one snapshot a second from the agent, however many look, and
 //! answers all clients from that ([`snapshot_store`]). Where snapshots come from is a [`SnapshotSource`]: the agent, or a recording.
-//! Connections are few, short-lived or read steadily ([`listen`]), and taken at a bounded pace ([`rate_limiter`]); which client may ask
-//! what is in [`access`].
+//! Connections are few, short-lived or read steadily ([`listen`]), and what each client takes of turns and memory is bounded
+//! ([`client_quota`]); which client may ask what is in [`access`].
 
 mod access;
 mod agent;
+mod client_quota;
 mod connection_table;
 pub mod forward;
 mod listen;

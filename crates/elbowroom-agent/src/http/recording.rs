@@ -1,7 +1,9 @@
 //! A recording as a source: the same API and dashboard over the past.
 
+use super::access::BearerToken;
+use super::forward::{self, ForwardState, ForwardTarget};
 use super::source::ready_error;
-use super::{SnapshotSource, SnapshotStore, SourceFuture, listen, router};
+use super::{SnapshotSource, SnapshotStore, SourceFuture, router};
 use crate::recorder::reader::RecordingCursor;
 use crate::recorder::timestamp;
 use anyhow::{Context, Result, ensure};
@@ -36,14 +38,15 @@ impl SnapshotSource for RecordingSource {
     }
 }
 
-/// Serves the recording of `dir` as it was at `at`, or at its end, until a signal ends this.
+/// Serves the recording of `dir` as it was at `at`, or at its end, until a signal ends this: to who has the link, as users of this machine
+/// may be others than those who may read the recording.
 ///
 /// # Errors
-/// An address that others reach: a recording is served without a token.
+/// An address that other machines reach: nothing on the way there would be encrypted.
 pub fn serve(dir: &Path, at: Option<u64>, address: SocketAddr) -> Result<()> {
     ensure!(
         address.ip().is_loopback(),
-        "--serve: {address} is open to the network, and a recording has no token: use 127.0.0.1, and ssh -L from elsewhere"
+        "--serve: {address} is open to the network, and nothing is encrypted: use 127.0.0.1, and ssh -L from elsewhere"
     );
     let end = match at {
         Some(time) => RecordingCursor::at(dir, time)?,
@@ -55,15 +58,18 @@ pub fn serve(dir: &Path, at: Option<u64>, address: SocketAddr) -> Result<()> {
         let listener = tokio::net::TcpListener::bind(address)
             .await
             .with_context(|| format!("--serve: {address} cannot be had: choose another port"))?;
+        let (address, code) = (listener.local_addr()?, BearerToken::random()?);
         say(&format!(
-            "{} is on http://{}/ until Ctrl-C",
+            "{} is there until Ctrl-C; this link works once, and the next one follows\n{}",
             timestamp::format_local(shown),
-            listener.local_addr()?
+            forward::link(address, code.as_str())
         ));
+        let target = ForwardTarget::Here(router(Arc::new(RecordingSource(moments))));
+        let state = ForwardState::new(target, code, move |code| say(&forward::link(address, code)))?;
         let mut stop = signal(SignalKind::interrupt()).context("waiting for signals")?;
         let mut end = signal(SignalKind::terminate()).context("waiting for signals")?;
         tokio::select! {
-            () = listen::serve_tcp(listener, None, None, router(Arc::new(RecordingSource(moments)))) => {}
+            () = forward::serve_browsers(listener, state) => {}
             _ = stop.recv() => {}
             _ = end.recv() => {}
         }

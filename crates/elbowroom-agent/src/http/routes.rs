@@ -3,7 +3,7 @@
 use super::access::HttpPeer;
 use super::live::lasting_alerts;
 use super::snapshot_store::{RenderedSnapshot, json_bytes};
-use super::stream::{MAX_STREAMS, stream};
+use super::stream::stream;
 use super::{HttpError, SnapshotSource};
 use crate::dashboard;
 use crate::history::{HistoryQuery, MAX_RESPONSE_POINTS};
@@ -18,7 +18,6 @@ use elbowroom_client::api::ContainerView;
 use elbowroom_types::lookup::{ContainerNames, LookupError, find_container};
 use serde::Deserialize;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
 
 /// The document that describes all of this; a test sees to it that it does.
 const OPENAPI: &str = include_str!("openapi.json");
@@ -31,14 +30,13 @@ const DEFAULT_RANGE_MS: u64 = 600_000;
 #[derive(Clone)]
 struct AppState {
     source: Arc<dyn SnapshotSource>,
-    stream_permits: Arc<Semaphore>,
 }
 
 type StateExtractor = State<AppState>;
 
 /// All paths over one source. Which client may come here at all is decided before ([`super::access`]).
 pub(crate) fn router(source: Arc<dyn SnapshotSource>) -> Router {
-    let desk = AppState { source, stream_permits: Arc::new(Semaphore::new(MAX_STREAMS)) };
+    let desk = AppState { source };
     let v1 = Router::new()
         .route(
             "/status",
@@ -74,10 +72,7 @@ pub(crate) fn router(source: Arc<dyn SnapshotSource>) -> Router {
         .route("/profiles/{name}", get(profile))
         .route("/snapshot", get(async |desk: StateExtractor| cached_part(&desk, RenderedSnapshot::json)))
         .route("/history", get(history))
-        .route(
-            "/stream",
-            get(async |State(desk): StateExtractor| stream(desk.source.snapshots(), &desk.stream_permits)),
-        )
+        .route("/stream", get(async |State(desk): StateExtractor| stream(desk.source.snapshots())))
         .route("/openapi.json", get(async || json(Bytes::from_static(OPENAPI.as_bytes()))));
     Router::new()
         .nest("/api/v1", v1)

@@ -172,7 +172,6 @@ async fn serve(unix: UnixListener, network: Option<TcpEndpoint>) -> Result<()> {
     let unix = tokio::net::UnixListener::from_std(unix)?;
     tokio::spawn(listen::serve_unix(unix, router(agent.clone())));
     if let Some(TcpEndpoint { address, token, tls, listener }) = network {
-        // Streams of its own: a client on TCP takes no stream of one on the socket.
         let app = router(agent.clone());
         tokio::spawn(async move {
             let mut listener = listener;

@@ -24,7 +24,7 @@ use std::time::Duration;
 const MAX_REQUEST: u64 = 64 << 10;
 /// Connections served at once; one more waits in the kernel's queue, as when a hundred containers start together.
 const MAX_CONNECTIONS: usize = 256;
-/// How long no connection is accepted after there was no descriptor or no thread for it.
+/// How long no connection is accepted after there was no descriptor or no thread for it, and how long one that is refused has its place.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(20);
 /// How long the owner may take; it answers in microseconds unless it waits for a mount.
 const POLICY_TIMEOUT: Duration = Duration::from_secs(15);
@@ -132,6 +132,8 @@ fn accept_each(listener: &UnixListener, door: &Endpoint, mailbox: &Mailbox, prof
                 drop((stream, permit));
             }
             Err(_) => {
+                // Whom the file's mode lets in, the API server's group, would else have this process make a thread at each of its calls.
+                std::thread::sleep(ACCEPT_BACKOFF);
                 // It may take its time to close, and takes no place meanwhile of those that may come in.
                 let exit = ConnectionLimit::acquire(&exits);
                 drop(permit);
@@ -288,4 +290,33 @@ fn write_response(mut stream: &UnixStream, response: &ControlResponse) -> std::i
     let mut line = serde_json::to_vec(response)?;
     line.push(b'\n');
     stream.write_all(&line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::io::Read;
+    use std::time::Instant;
+
+    #[test]
+    fn who_is_refused_at_the_feed_makes_no_thread_at_each_call() {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: needs root to give a socket to a group");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("feed.sock");
+        let (queue, _inbox) = mpsc::channel();
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
+        let door = Endpoint::ApiFeed { run_dir: dir.path().to_owned() };
+        let _socket = listen(&path, door, Mailbox { queue, wake }, ProfileStore::at(dir.path())).unwrap();
+        let (begin, refused) = (Instant::now(), 25 * MAX_API_CONNECTIONS);
+        for _ in 0..refused {
+            let mut said = String::new();
+            UnixStream::connect(&path).unwrap().read_to_string(&mut said).unwrap();
+            assert!(said.contains("only the agent's own API server"), "{said}");
+        }
+        let least = ACCEPT_BACKOFF * (refused / MAX_API_CONNECTIONS - 1) as u32;
+        assert!(begin.elapsed() >= least, "{refused} in {:?}", begin.elapsed());
+    }
 }

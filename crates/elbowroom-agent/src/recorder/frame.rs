@@ -57,23 +57,27 @@ pub(crate) fn first_time(head: &[u8]) -> Option<u64> {
     time.filter(|_| head.starts_with(&MAGIC))
 }
 
-/// The frames of a segment that can be read: whole, with the right sum, and with everything they depend on.
+/// The frames of a segment that can be read: whole, with the right sum, and with everything they depend on. Of a file in which frames
+/// seem to begin in each other, as none that was damaged has them, those before are all.
 pub fn scan(bytes: &[u8]) -> Vec<SegmentFrame> {
-    let (mut frames, mut at, mut chained) = (Vec::new(), 0, false);
-    while let Some(found) = bytes.get(at..).and_then(|rest| rest.windows(4).position(|four| four == MAGIC)) {
+    let (mut frames, mut at, mut chained, mut summed_in_vain) = (Vec::new(), 0, false, 0);
+    while summed_in_vain <= bytes.len()
+        && let Some(found) = bytes.get(at..).and_then(|rest| rest.windows(4).position(|four| four == MAGIC))
+    {
         if found > 0 {
             // Something is missing here, and what follows may depend on it.
             chained = false;
             at += found;
         }
         match frame_at(bytes, at) {
-            Some(frame) => {
+            Ok(frame) => {
                 at = frame.payload.end;
                 chained |= frame.key;
                 frames.extend(chained.then_some(frame));
             }
             // Not a frame after all, or a torn one: the next may begin anywhere behind it.
-            None => {
+            Err(summed) => {
+                summed_in_vain += summed;
                 chained = false;
                 at += 1;
             }
@@ -82,17 +86,19 @@ pub fn scan(bytes: &[u8]) -> Vec<SegmentFrame> {
     frames
 }
 
-fn frame_at(bytes: &[u8], at: usize) -> Option<SegmentFrame> {
-    let head = bytes.get(at..at.checked_add(HEADER_SIZE)?)?;
+/// The frame that begins there; where none does, how many bytes were summed up to see that.
+fn frame_at(bytes: &[u8], at: usize) -> Result<SegmentFrame, usize> {
+    let head = at.checked_add(HEADER_SIZE).and_then(|end| bytes.get(at..end)).ok_or(0_usize)?;
     let word = |from: usize| u32::from_le_bytes(head[from..from + 4].try_into().expect("four bytes"));
-    let length = usize::try_from(word(4)).ok().filter(|length| *length as u64 <= MAX_PAYLOAD)?;
-    let payload = at + HEADER_SIZE..(at + HEADER_SIZE).checked_add(length)?;
-    let checked = bytes.get(at + CHECKSUM_START..payload.end)?;
+    let length =
+        usize::try_from(word(4)).ok().filter(|length| *length as u64 <= MAX_PAYLOAD).ok_or(0_usize)?;
+    let payload = at + HEADER_SIZE..(at + HEADER_SIZE).checked_add(length).ok_or(0_usize)?;
+    let checked = bytes.get(at + CHECKSUM_START..payload.end).ok_or(0_usize)?;
     if crc32c::crc32c(checked) != word(8) {
-        return None;
+        return Err(checked.len());
     }
     let time_unix_ms = u64::from_le_bytes(head[12..20].try_into().expect("eight bytes"));
-    Some(SegmentFrame { time_unix_ms, key: head[20] == 1, payload })
+    Ok(SegmentFrame { time_unix_ms, key: head[20] == 1, payload })
 }
 
 /// Reads frames of one segment, in order from a key frame on.

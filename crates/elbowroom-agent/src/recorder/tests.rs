@@ -54,6 +54,16 @@ fn write(dir: &Path, max_size: Bytes, seconds: std::ops::Range<u64>, containers:
     writer
 }
 
+#[test]
+fn a_file_in_which_frames_begin_in_each_other_is_not_summed_up_for_each() {
+    // Each of them says that half of the file is its payload, and has a wrong sum.
+    let head = [&b"EBR1"[..], &(4_u32 << 20).to_le_bytes(), &[0; 4]].concat();
+    let bytes = head.repeat((8 << 20) / head.len());
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(frame::scan(&bytes).len()));
+    assert_eq!(wait.recv_timeout(std::time::Duration::from_secs(60)), Ok(0));
+}
+
 fn time(second: u64) -> u64 {
     1_795_229_220_000 + second * 1_000
 }

@@ -59,12 +59,13 @@ use docker::DockerFiles;
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::glob;
 use elbowroom_types::label::{ContainerLabels, LabelPolicy};
+use elbowroom_types::visible::is_hidden;
 use paths::{PathClaim, is_monitor, path_claim, pod_uid};
 use record::{EngineRecord, printable};
 use std::path::{Path, PathBuf};
 use storage::StorageFiles;
 
-/// Longest path of a container in a container, in bytes: one in a pod of a Kubernetes node in a container in a pod has some 500.
+/// Longest path of a container in a container, in bytes of JSON: one in a pod of a Kubernetes node in a container in a pod has some 500.
 const MAX_NESTED_PATH_LEN: usize = 1_024;
 
 /// What an operator says of where containers are, beside the usual places.
@@ -233,7 +234,7 @@ pub fn is_called_as_container(path: &Path) -> bool {
 /// A container in a container, by its path alone: a file of the host about the id in it would be another container's. The path is its
 /// identifier in every row of every table, metric and message: one that is longer than [`MAX_NESTED_PATH_LEN`] is none.
 fn nested(claim: PathClaim<'_>, path: &str) -> Option<FoundContainer> {
-    if path.len() > MAX_NESTED_PATH_LEN {
+    if json_len(path) > MAX_NESTED_PATH_LEN {
         return None;
     }
     let uid = pod_uid(path);
@@ -244,6 +245,16 @@ fn nested(claim: PathClaim<'_>, path: &str) -> Option<FoundContainer> {
     };
     let labels = ContainerLabels { governors: Some(false), ..ContainerLabels::default() };
     EngineRecord { labels, ..EngineRecord::default() }.into_found(engine, &path_id(path), uid)
+}
+
+/// Bytes that a text has in JSON: an answer of the agent has a path several times, and control characters are six times as long there.
+fn json_len(text: &str) -> usize {
+    let length = |c: char| match c {
+        '"' | '\\' => 2,
+        c if is_hidden(c) => 6 * c.len_utf16(),
+        c => c.len_utf8(),
+    };
+    text.chars().map(length).sum()
 }
 
 /// The identifier of a container that no engine of the host answers for. No engine's identifiers and names begin with a slash.

@@ -438,6 +438,10 @@ fn a_container_in_a_container_with_a_path_that_fills_tables_is_none() {
         let path = format!("docker/{id}{}/docker-{id}.scope", format!("/{}", "x".repeat(250)).repeat(levels));
         assert_eq!(discover.find(&root, &path, true).unwrap().is_some(), is_one, "{levels}");
     }
+    for (control_characters, is_one) in [(100, true), (200, false)] {
+        let path = format!("docker/{id}/{}/docker-{id}.scope", "\u{1}".repeat(control_characters));
+        assert_eq!(discover.find(&root, &path, true).unwrap().is_some(), is_one, "{control_characters}");
+    }
 }
 
 #[test]

@@ -2,9 +2,8 @@
 
 use anyhow::Result;
 use clap::Args;
-use elbowroom_agent::http::forward::Forwarder;
+use elbowroom_agent::http::forward::{Forwarder, link};
 use elbowroom_client::output::{say, write_stdout};
-use std::net::SocketAddr;
 use std::path::Path;
 
 /// Arguments of `dashboard`.
@@ -29,10 +28,6 @@ pub(crate) fn main(run_dir: &Path, args: &DashboardArgs) -> Result<()> {
     forwarder.serve(move |code| {
         let _ = write_stdout(&format!("{}\n", link(address, code)));
     })
-}
-
-fn link(address: SocketAddr, code: &str) -> String {
-    format!("http://{address}/#code={code}")
 }
 
 /// What other machines may call this one.

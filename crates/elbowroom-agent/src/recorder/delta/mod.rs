@@ -8,7 +8,7 @@
 //! changed are kept, as differences; a part that did not change at all costs nothing. The first frame of a chain, a *key frame*, is whole.
 //!
 //! Properties: what is decoded is what was encoded, but for floating-point numbers, which keep seven digits; decoding arbitrary bytes
-//! gives an error or some parts, never a panic, and never more than the bytes and the frame before it hold.
+//! gives an error or some parts, never a panic, and never more than [`MAX_DOCUMENT`].
 
 mod number;
 mod template;
@@ -39,6 +39,16 @@ struct PreviousPart {
     key: String,
     template: Vec<u8>,
     numbers: Vec<Number>,
+}
+
+/// Bytes of memory that a document takes at most: that of several thousand containers has less. A frame adds to the one before it, and
+/// what it adds may be deflated to a thousandth.
+const MAX_DOCUMENT: usize = 128 << 20;
+
+impl PreviousPart {
+    fn allocated_bytes(&self) -> usize {
+        size_of::<Self>() + self.key.len() + self.template.len() + size_of_val(&self.numbers[..])
+    }
 }
 
 /// So many parts of the frame before, unchanged.
@@ -122,15 +132,16 @@ impl Decoder {
     /// Takes a frame; [`Self::parts`] gives the document.
     ///
     /// # Errors
-    /// [`InvalidFrame`] for anything that [`Encoder::frame`] does not make after the frames before.
+    /// [`InvalidFrame`] for anything that [`Encoder::frame`] does not make after the frames before, and for more than [`MAX_DOCUMENT`].
     pub fn frame(&mut self, bytes: &[u8], key: bool) -> Result<(), InvalidFrame> {
         let mut before = std::mem::take(&mut self.before).into_iter();
         if key {
             before = Vec::new().into_iter();
         }
         let mut bytes = Bytes(bytes);
-        let mut parts_now = Vec::new();
+        let (mut parts_now, mut size) = (Vec::new(), 0);
         while let Some(what) = bytes.byte() {
+            let first_new = parts_now.len();
             match what {
                 SAME => {
                     let count = bytes.length(before.len())?;
@@ -154,6 +165,10 @@ impl Decoder {
                     parts_now.push(PreviousPart { key, template, numbers });
                 }
                 _ => return Err(InvalidFrame),
+            }
+            size += parts_now[first_new..].iter().map(PreviousPart::allocated_bytes).sum::<usize>();
+            if size > MAX_DOCUMENT {
+                return Err(InvalidFrame);
             }
         }
         self.before = parts_now;
@@ -268,6 +283,22 @@ mod tests {
         assert!(whole > 5_000, "{whole}");
         assert_eq!(encoder.frame(&document(1_000_000), false).len(), 3);
         assert_eq!(encoder.frame(&document(1_000_010), false).len(), 9);
+    }
+
+    #[test]
+    fn frames_that_are_small_in_a_file_add_up_to_no_more_than_a_document() {
+        let mut decoder = Decoder::default();
+        let mut is_taken = |kept: u64| {
+            let mut frame = vec![SAME];
+            varint::put(&mut frame, kept);
+            frame.extend([NEW, 0]);
+            varint::put_slice(&mut frame, &vec![b'x'; MAX_DOCUMENT / 8]);
+            decoder.frame(&frame, kept == 0).is_ok()
+        };
+        assert_eq!((0..9).take_while(|kept| is_taken(*kept)).count(), 7);
+        // Parts of three bytes each that say nothing.
+        let many = [NEW, 0, 0].repeat(MAX_DOCUMENT / size_of::<PreviousPart>() + 1);
+        assert_eq!(Decoder::default().frame(&many, true), Err(InvalidFrame));
     }
 
     #[test]
