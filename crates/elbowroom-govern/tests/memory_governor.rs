@@ -213,7 +213,7 @@ fn reservations_that_fill_the_limit_around_them_are_not_too_much() {
 /// Page cache, with tasks that wait for so many milliseconds a second, all at once, and read back so many bytes.
 fn cache(usage: Bytes, second: u64, waited: u64, back: u64) -> GroupMemory {
     let time = Micros::millis(second * waited);
-    let stalls = StallTotals { memory_some: time, memory_full: time, io_some: time };
+    let stalls = StallTotals { memory_some: time, memory_full: time, io_some: time, ..StallTotals::default() };
     let refault_file = Bytes(second * back);
     GroupMemory {
         file: usage,
@@ -232,6 +232,41 @@ fn poor_and_lender(host: &mut Host, reserve: CgroupSettings) -> [CgroupId; 3] {
     host.counted.insert(poor, |second, usage| cache(usage, second, 500, GIB));
     host.counted.insert(lender, |second, usage| cache(usage, second, 0, 0));
     [pool, poor, lender]
+}
+
+/// What a database counts that reads a part of what it is asked for from its disk: idle for half of the time, or never.
+fn misses(usage: Bytes, second: u64, waits: u64) -> GroupMemory {
+    let [io_some, cpu] = [waits, 200].map(|ms| Micros::millis(second * ms));
+    let memory = cache(usage, second, 30, 24 << 20);
+    let stalls = memory.stalls.map(|stalls| StallTotals { io_some, ..stalls });
+    GroupMemory { stalls, cpu: Some(cpu), rbytes: memory.refault_file, ..memory }
+}
+
+#[test]
+fn who_says_no_load_and_is_idle_at_times_lends_though_it_reads_from_its_disk() {
+    let mut host = Host::new(16, 8);
+    let [_, _, lender] = poor_and_lender(&mut host, CgroupSettings::default());
+    let served = |host: &mut Host| {
+        let kind = probe::MeasureKind::Throughput;
+        host.hears(lender, Measure { kind, served: 2_400.0, offered: None, objective: Some(3_900.0) });
+    };
+    host.counted.insert(lender, |second, usage| misses(usage, second, 850));
+    served(&mut host);
+    host.pass(20);
+    assert_eq!(host.memory.status(lender).unwrap().colour, probe::Colour::Red, "perhaps more is asked");
+
+    host.counted.insert(lender, |second, usage| misses(usage, second, 300));
+    host.pass(20);
+    served(&mut host);
+    host.until_it_gives(lender);
+    host.pass(3);
+    let status = host.memory.status(lender).unwrap();
+    assert_eq!((status.state, status.failures), (LendingState::Lending, 0), "{status:?}");
+    // Its load returns.
+    host.counted.insert(lender, |second, usage| misses(usage, second + 1_000, 850));
+    host.pass(4);
+    let status = host.memory.status(lender).unwrap();
+    assert_eq!((status.colour, status.lent), (probe::Colour::Red, Bytes::ZERO), "{status:?}");
 }
 
 #[test]

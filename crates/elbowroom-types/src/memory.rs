@@ -73,7 +73,10 @@ pub struct GroupMemory {
     pub refault_anon: Bytes,
     /// Bytes read from disks, since the cgroup was made.
     pub rbytes: Bytes,
-    /// Stalls, from `memory.pressure` and `io.pressure`; `None` where the kernel does not count them.
+    /// CPU time used, since the cgroup was made; `None` where it is not known.
+    #[serde(default)]
+    pub cpu: Option<Micros>,
+    /// Stalls, from `memory.pressure`, `io.pressure` and `cpu.pressure`; `None` where the kernel does not count them.
     pub stalls: Option<StallTotals>,
     /// Times that nothing could be reclaimed for it: v2 `memory.events` `oom`; 0 on v1.
     pub oom: u64,
@@ -92,6 +95,9 @@ pub struct StallTotals {
     pub memory_full: Micros,
     /// At least one, for I/O.
     pub io_some: Micros,
+    /// At least one, for a CPU.
+    #[serde(default)]
+    pub cpu_some: Micros,
 }
 
 /// A record of a container's probe.

@@ -181,8 +181,9 @@ impl MemoryEnforcer {
     }
 
     fn read_group(&mut self, id: CgroupId, at: Micros) -> Option<GroupMemory> {
-        let memory = self.reader.group(id, self.paths.get(&id)?, self.node.swap_free)?;
+        let mut memory = self.reader.group(id, self.paths.get(&id)?, self.node.swap_free)?;
         if let Some(used) = self.used.get(&id).copied() {
+            memory.cpu = used.known_cpu();
             self.cached.insert(id, GroupReading { at, used, memory });
         }
         Some(memory)

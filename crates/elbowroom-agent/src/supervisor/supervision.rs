@@ -30,8 +30,10 @@ pub(super) const API: usize = 2;
 const READY_POLL: Duration = Duration::from_millis(20);
 /// The table of mounts is read this often at most: engines mount all the time.
 const MOUNTS_POLL: Duration = Duration::from_millis(100);
-/// How often it is looked whether processes get on.
+/// How often it is looked whether the policy process gets on, and the others where one is ending.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// How often it is looked what the kernel says of processes, and whether limits have somebody who answers for them.
+const SLOW_LOOK_INTERVAL: Duration = Duration::from_micros(HEARTBEAT_INTERVAL.get());
 
 /// What the supervisor's loop works on: what it hands to others, the processes it watches, and when it does what next.
 pub(super) struct Supervisor<'a> {
@@ -40,8 +42,6 @@ pub(super) struct Supervisor<'a> {
     pub(super) signals: &'a SignalFd,
     /// Takes limits off that the policy process left or forgot.
     guard: &'a mut LeaseGuard,
-    /// When it looks next.
-    guard_at: Instant,
     /// The table of mounts: poll(2) tells of each change.
     mounts: File,
     /// From when on it may.
@@ -51,8 +51,10 @@ pub(super) struct Supervisor<'a> {
     lingering: Vec<Child>,
     /// How long the policy process has done nothing.
     silence: PolicySilence,
-    /// When processes are looked at next.
+    /// When it is looked next whether the policy process gets on.
     look_at: Instant,
+    /// From when on such a look is one at all processes and limits: the processor wakes once for both.
+    slow_look_at: Instant,
     pub(super) service_manager: &'a mut ServiceManager,
     progress: AgentProgress,
     /// Set when told to stop: how long the policy process has.
@@ -84,11 +86,11 @@ impl<'a> Supervisor<'a> {
             lingering: Vec::new(),
             silence: PolicySilence::new(slots.heartbeats(), Instant::now()),
             look_at: Instant::now(),
+            slow_look_at: Instant::now(),
             handover,
             slots,
             signals,
             guard,
-            guard_at: Instant::now(),
             mounts: File::open(session::MOUNTINFO).map_err(FuseError::io("opening", session::MOUNTINFO))?,
             mounts_at: Instant::now(),
         })
@@ -125,7 +127,10 @@ impl Supervisor<'_> {
                 return Ok(end);
             }
             let (signalled, ended, mounts_changed) = self.wait()?;
-            self.guard_limits(ended[POLICY]);
+            if ended[POLICY] {
+                // Before a new one starts.
+                self.guard.check();
+            }
             self.notify_service_manager();
             if signalled {
                 self.handle_stop_signal();
@@ -152,7 +157,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Kills a policy process that does nothing or bloats, and goes on without processes that were killed and do not end.
+    /// Kills a policy process that does nothing or bloats, goes on without processes that were killed and do not end, and takes off limits
+    /// for which nobody answers.
     fn look_after_peers(&mut self) {
         self.lingering.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         let now = Instant::now();
@@ -174,15 +180,20 @@ impl Supervisor<'_> {
                 "killing the policy process"
             );
             policy.signal(Signal::KILL);
+            self.slow_look_at = now;
         }
-        let mut is_abandoned = false;
+        if now + LOOK_INTERVAL / 2 < self.slow_look_at {
+            return;
+        }
+        self.slow_look_at = now + SLOW_LOOK_INTERVAL;
         for peer in &mut self.peers {
             match peer.look() {
                 WatchedLook::Lingers => {
                     self.handover.abandon(peer.role);
                     self.lingering.extend(peer.abandon());
-                    is_abandoned = true;
                 }
+                // Most end at once, and the pidfd says so before the next look.
+                WatchedLook::Dies => self.slow_look_at = now,
                 // The view server and the API process have a limit of the kernel's. This one starts programs, which would inherit it.
                 WatchedLook::Lives(resident)
                     if peer.role == AgentRole::Policy && !stopping && resident > MOST_RESIDENT =>
@@ -190,23 +201,13 @@ impl Supervisor<'_> {
                     let because = "it has more memory than it can need";
                     tracing::warn!(%resident, most = %MOST_RESIDENT, because, "killing the policy process");
                     peer.signal(Signal::KILL);
+                    self.slow_look_at = now;
                 }
-                WatchedLook::Lives(_) | WatchedLook::Dies => {}
+                WatchedLook::Lives(_) => {}
             }
         }
-        if is_abandoned {
-            // Its limits have no holder now.
-            self.guard.check();
-        }
-    }
-
-    /// Limits go as soon as no process answers for them: before a new policy process starts, and within seconds of one that hangs.
-    fn guard_limits(&mut self, policy_ended: bool) {
-        let now = Instant::now();
-        if policy_ended || now >= self.guard_at {
-            self.guard.check();
-            self.guard_at = now + Duration::from_micros(HEARTBEAT_INTERVAL.get());
-        }
+        // Those of one that was given up a moment ago, too.
+        self.guard.check();
     }
 
     /// Tells the service manager how the agent does.
@@ -230,7 +231,7 @@ impl Supervisor<'_> {
         let mounts = Instant::now() >= self.mounts_at;
         let later = (!mounts).then_some(self.mounts_at);
         let until =
-            due.chain(self.stop).chain(soon).chain(later).fold(self.guard_at.min(self.look_at), Instant::min);
+            due.chain(self.stop).chain(soon).chain(later).fold(self.look_at, Instant::min);
         let left = until.saturating_duration_since(Instant::now());
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         let mut fds = vec![PollFd::new(self.signals, PollFlags::IN)];

@@ -51,7 +51,8 @@ pub(super) fn judge(report: Option<&ProbeReport>, claim: &Claim, meter: &MemoryM
     let told = report.and_then(|report| match report {
         ProbeReport::Colour { colour } => Some((*colour, None, None)),
         ProbeReport::Measure(measure) => {
-            let calm = is_unstalled(claim.class, meter);
+            let calm = is_unstalled(claim.class, meter)
+                || claim.class == ServiceClass::Throughput && meter.has_idle_time();
             let load = measure.offered.filter(|_| measure.kind == MeasureKind::Throughput);
             by_measure(measure, claim.memory.objective, calm)
                 .map(|(colour, sigma)| (colour, Some(sigma), load))
@@ -81,8 +82,9 @@ fn is_unstalled(class: ServiceClass, meter: &MemoryMeter) -> bool {
     meter.stall().map_or(is_none(meter.refault()), |stall| stall < unnoticed)
 }
 
-/// Colour and `sigma`; `None` where the numbers say nothing. A container that does not say how much is asked of it, and waits for
-/// nothing, serves all that is asked: little, where that is less than its objective.
+/// Colour and `sigma`; `None` where the numbers say nothing. A container that does not say how much is asked of it, and is `calm`, serves
+/// all that is asked: little, where that is less than its objective. It waits for nothing, or, where throughput is what counts, it has
+/// nothing to do for a part of the time.
 fn by_measure(measure: &Measure, objective: Option<f64>, calm: bool) -> Option<(Colour, f64)> {
     let sane = |x: f64| (x.is_finite() && x >= 0.0).then_some(x);
     let objective = measure.objective.or(objective).and_then(sane);

@@ -27,6 +27,8 @@ pub(super) struct MemoryPeriod {
     stall: Option<f64>,
     /// The parts of it in which at least one task waited for memory, and for I/O, as the kernel counts them.
     some: Option<(f64, f64)>,
+    /// The seconds of it in which a task ran or waited for memory, I/O or a CPU, at most: where several did at once, each counts.
+    busy: Option<f64>,
     /// What came back after it was reclaimed.
     pub(super) refault: Bytes,
     /// The kernel found nothing to reclaim for it, or killed in it.
@@ -76,6 +78,16 @@ impl MemoryMeter {
     /// The stall of the last period alone.
     pub(super) fn last_stall(&self) -> Option<f64> {
         self.period().stall
+    }
+
+    /// Whether there was nothing to do for a noticeable part of the last periods: then all that is asked of it is done. `false` where the
+    /// kernel does not tell.
+    pub(super) fn has_idle_time(&self) -> bool {
+        // Totals of pressure files are brought up to date every two seconds (kernel/sched/psi.c, `PSI_FREQ`).
+        let periods = || self.recent(usize::from(TUNING.green_dwell));
+        let busy: Option<f64> = periods().map(|period| period.busy).sum();
+        let seconds: f64 = periods().map(|period| period.seconds).sum();
+        busy.is_some_and(|busy| busy < (1.0 - TUNING.idle) * seconds)
     }
 
     /// What the last period cost, and kills so far.
@@ -134,8 +146,17 @@ impl MemoryPeriod {
             let io = part(after.io_some, before.io_some);
             (part(after.memory_some, before.memory_some) + refault.get() as f64 / read * io).min(1.0)
         });
+        let seconds_of = |after: Micros, before: Micros| after.saturating_sub(before).get() as f64 / 1e6;
+        let busy = stalls.zip(after.cpu.zip(before.cpu)).map(|((after, before), (cpu, cpu_before))| {
+            let memory = seconds_of(after.memory_some, before.memory_some);
+            // What waits for memory that is read back waits for I/O too.
+            memory.max(seconds_of(after.io_some, before.io_some))
+                + seconds_of(after.cpu_some, before.cpu_some)
+                + seconds_of(cpu, cpu_before)
+        });
         Self {
             seconds,
+            busy,
             stall,
             some: stalls.map(|(after, before)| {
                 (part(after.memory_some, before.memory_some), part(after.io_some, before.io_some))
@@ -187,6 +208,30 @@ mod tests {
         check(sample(18, 345, 0, 160), 0.018);
         check(sample(0, 400, 40, 160), 0.1);
         check(sample(900, 900, 160, 160), 1.0);
+    }
+
+    #[test]
+    fn one_that_runs_or_waits_all_the_time_has_no_idle_time() {
+        // What a second has of I/O stalls, CPU stalls and CPU time, in milliseconds: a database at a quarter of its load and one that is
+        // asked for more than it can do, both reading from the disk (cgroup v1, Linux 6.18, two CPUs that others use too).
+        let has_idle_time = |io_some, cpu_some, cpu: Option<u64>| {
+            let mut meter = MemoryMeter::default();
+            for s in 1..=4 {
+                let total = |ms: u64| Micros::millis(s * ms);
+                let (io_some, cpu_some) = (total(io_some), total(cpu_some));
+                let stalls = Some(StallTotals { io_some, cpu_some, ..StallTotals::default() });
+                meter.measure(
+                    Micros::secs(s),
+                    &GroupMemory { stalls, cpu: cpu.map(total), ..GroupMemory::default() },
+                );
+            }
+            meter.has_idle_time()
+        };
+        assert!(has_idle_time(170, 260, Some(160)));
+        assert!(!has_idle_time(720, 330, Some(230)));
+        assert!(!has_idle_time(0, 0, Some(910)), "it computes");
+        assert!(!has_idle_time(0, 600, Some(350)), "others keep it from computing");
+        assert!(!has_idle_time(170, 260, None), "its CPU time is not known");
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(super) struct MemoryTuning {
     /// Programs are asked for memory when they waited for this part of a period (sd-event(3), `MEMORY_PRESSURE_DEFAULT_THRESHOLD_USEC`:
     /// 200 ms of 2 s); and who reads back this part of its memory within ten periods could use more.
     pub(super) pressing: f64,
+    /// A container in which nothing runs or waits for this part of the time has done all that was asked of it.
+    pub(super) idle: f64,
     /// Periods that a container is green before that counts.
     pub(super) green_dwell: u8,
     /// The part of a machine that is promised to no container: the kernel needs some to work with.
@@ -66,6 +68,7 @@ pub(super) const TUNING: MemoryTuning = MemoryTuning {
     tolerated_stall: 0.02,
     unnoticed_stall: 0.001,
     pressing: 0.1,
+    idle: 0.1,
     green_dwell: 3,
     margin: 0.03,
     first_step: 0.02,

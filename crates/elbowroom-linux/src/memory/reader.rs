@@ -167,10 +167,12 @@ fn stalls(layout: &CgroupLayout, path: &Path) -> Result<Option<StallTotals>, Rea
     let Some(dir) = layout.unified_dir(path) else { return Ok(None) };
     let memory = dir.parse("memory.pressure", proc::pressure)?;
     let io = dir.parse("io.pressure", proc::pressure)?;
-    Ok(memory.zip(io).map(|(memory, io)| StallTotals {
+    let cpu = dir.parse("cpu.pressure", proc::pressure)?;
+    Ok(memory.zip(io).zip(cpu).map(|((memory, io), cpu)| StallTotals {
         memory_some: memory.some.total,
         memory_full: memory.full.total,
         io_some: io.some.total,
+        cpu_some: cpu.some.total,
     }))
 }
 
@@ -310,6 +312,8 @@ full avg10=0.00 avg60=0.00 avg300=0.00 total=60
 -- sys/fs/cgroup/pod/web/io.pressure --
 some avg10=0.00 avg60=0.00 avg300=0.00 total=90
 full avg10=0.00 avg60=0.00 avg300=0.00 total=0
+-- sys/fs/cgroup/pod/web/cpu.pressure --
+some avg10=0.00 avg60=0.00 avg300=0.00 total=50
 ";
 
     #[test]
@@ -357,10 +361,12 @@ full avg10=0.00 avg60=0.00 avg300=0.00 total=0
                 refault_file: Bytes(10 * page),
                 refault_anon: Bytes(20 * page),
                 rbytes: Bytes(1024),
+                cpu: None,
                 stalls: Some(StallTotals {
                     memory_some: Micros(70),
                     memory_full: Micros(60),
-                    io_some: Micros(90)
+                    io_some: Micros(90),
+                    cpu_some: Micros(50)
                 }),
                 oom: 1,
                 oom_kill: 2,

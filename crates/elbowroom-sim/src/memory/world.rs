@@ -506,6 +506,7 @@ impl<'a> SimMemoryContainer<'a> {
             memory_some: time(self.memory_some),
             memory_full: time(self.memory_full),
             io_some: time(self.io_some),
+            ..StallTotals::default()
         });
         GroupMemory {
             usage: size(self.usage()),
