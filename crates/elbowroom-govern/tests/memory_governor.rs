@@ -213,7 +213,8 @@ fn reservations_that_fill_the_limit_around_them_are_not_too_much() {
 /// Page cache, with tasks that wait for so many milliseconds a second, all at once, and read back so many bytes.
 fn cache(usage: Bytes, second: u64, waited: u64, back: u64) -> GroupMemory {
     let time = Micros::millis(second * waited);
-    let stalls = StallTotals { memory_some: time, memory_full: time, io_some: time, ..StallTotals::default() };
+    let stalls =
+        StallTotals { memory_some: time, memory_full: time, io_some: time, ..StallTotals::default() };
     let refault_file = Bytes(second * back);
     GroupMemory {
         file: usage,

@@ -230,8 +230,7 @@ impl Supervisor<'_> {
         let soon = self.service_manager.is_waiting().then(|| Instant::now() + READY_POLL);
         let mounts = Instant::now() >= self.mounts_at;
         let later = (!mounts).then_some(self.mounts_at);
-        let until =
-            due.chain(self.stop).chain(soon).chain(later).fold(self.look_at, Instant::min);
+        let until = due.chain(self.stop).chain(soon).chain(later).fold(self.look_at, Instant::min);
         let left = until.saturating_duration_since(Instant::now());
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         let mut fds = vec![PollFd::new(self.signals, PollFlags::IN)];
