@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import subprocess
+import threading
 import time
 from urllib.parse import quote
 
@@ -127,6 +128,31 @@ def test_only_its_process_may_ask_at_the_feed(agent):
         peer.sendall(b'"status"\n')
     assert b"only the agent's own API server" in peer.makefile("rb").readline()
     assert api.ask(where, "/readyz")[0] == 200
+
+
+def test_a_crowd_that_is_refused_at_the_feed_costs_little_and_holds_up_no_question(agent):
+    where = ready(agent)
+    begin = time.monotonic()
+    done, refused = threading.Event(), []
+
+    def come_again():
+        while not done.is_set():
+            with socket.socket(socket.AF_UNIX) as peer, contextlib.suppress(OSError):
+                peer.connect(str(agent.run_dir / "feed.sock"))
+                refused.append(peer.recv(200))
+
+    # More than the kernel has waiting: one more is told to come again.
+    crowd = [threading.Thread(target=come_again) for _ in range(200)]
+    for one in crowd:
+        one.start()
+    try:
+        told = [api.ask(where, "/api/v1/findings") for _ in range(5)]
+    finally:
+        done.set()
+    for one in crowd:
+        one.join()
+    assert [answer[0] for answer in told] == [200] * 5, told
+    assert len(refused) < 600 * (time.monotonic() - begin) + len(crowd), "each of them is a thread of the policy process"
 
 
 def test_it_is_restarted_and_follows_an_agent_whose_parts_die(agent, start):

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from kit import api
 from kit.process import Process
 from kit.wait import PATIENCE, eventually
 
@@ -54,6 +55,30 @@ def test_an_agent_records_by_itself_and_any_moment_can_be_seen_again(new_agent, 
     # Its files are its user's alone: they tell who runs what.
     assert [oct(path.stat().st_mode & 0o777) for path in sorted(ring.glob("*.ring"))] == ["0o600"]
     assert oct(ring.stat().st_mode & 0o777) == "0o700"
+
+
+def test_what_is_served_of_a_recording_is_for_who_has_the_link(new_agent, group):
+    agent = new_agent("", CONTAINERS).start()
+    ring = ring_of(agent)
+    eventually(lambda: shown(agent, ring))
+    port = api.free_port()
+    server = subprocess.Popen([agent.binary, "replay", ring, "--serve", f"127.0.0.1:{port}"], stderr=subprocess.PIPE, text=True)
+    try:
+        lines = [server.stderr.readline(), server.stderr.readline()]
+        address, code = lines[1].strip().split("#code=")
+        assert address == f"http://127.0.0.1:{port}/", lines
+        told = lambda path, token, method="GET": api.ask(port, path, method, {"Authorization": f"Bearer {token}"})
+        assert [api.ask(port, path)[0] for path in ("/", "/api/v1/status", "/api/v1/snapshot")] == [200, 401, 401]
+        status, _, body = told("/session", code, "POST")
+        assert status == 200, body
+        token = json.loads(body)["token"]
+        assert [told("/api/v1/status", word)[0] for word in (token, code)] == [200, 401]
+        paths = [c["path"] for c in json.loads(told("/api/v1/containers", token)[2])]
+        assert "/" + group.path in paths, paths
+        assert told("/session", code, "POST")[0] == 401, "a code works once"
+    finally:
+        server.terminate()
+        server.communicate()
 
 
 def test_switched_off_nothing_is_written(new_agent, group):

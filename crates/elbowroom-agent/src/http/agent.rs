@@ -8,6 +8,7 @@ use elbowroom_client::api::{
     AgentSnapshot, ContainerView, ControlRequest, ControlResponse, Explanation, FindingsReport, NetworkReport,
 };
 use elbowroom_client::profile_store::StoredProfile;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ const MAX_RESPONSE: usize = 64 << 20;
 const MAX_QUERIES: usize = 2;
 /// How long another one waits for its turn: an open page asks several at once, and of all connections each may ask before.
 const QUERY_TURN: Duration = Duration::from_secs(3);
+/// Time between two attempts to connect where the queue of connections is full: of such as are refused there.
+const CONNECT_RETRY: Duration = Duration::from_millis(1);
 /// A process that has had no agent to ask for this long belongs to an agent that is gone. One that is not starts another.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -193,7 +196,18 @@ struct FeedConnection(UnixStream);
 
 impl FeedConnection {
     async fn connect(path: &Path) -> Result<Self> {
-        let connected = UnixStream::connect(path).await;
+        let connecting = async {
+            loop {
+                match UnixStream::connect(path).await {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        tokio::time::sleep(CONNECT_RETRY).await;
+                    }
+                    connected => return connected,
+                }
+            }
+        };
+        let connected =
+            tokio::time::timeout(QUERY_TURN, connecting).await.unwrap_or_else(|late| Err(late.into()));
         Ok(Self(connected.with_context(|| format!("connecting to {}", path.display()))?))
     }
 

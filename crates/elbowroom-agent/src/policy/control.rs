@@ -24,8 +24,10 @@ use std::time::Duration;
 const MAX_REQUEST: u64 = 64 << 10;
 /// Connections served at once; one more waits in the kernel's queue, as when a hundred containers start together.
 const MAX_CONNECTIONS: usize = 256;
-/// How long no connection is accepted after there was no descriptor or no thread for it, and how long one that is refused has its place.
+/// How long no connection is accepted after there was no descriptor or no thread for it.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(20);
+/// How long a connection that is refused keeps its place, of which there are a few.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(10);
 /// How long the owner may take; it answers in microseconds unless it waits for a mount.
 const POLICY_TIMEOUT: Duration = Duration::from_secs(15);
 /// The same for the API server: one for its snapshots, and those for single containers.
@@ -133,7 +135,7 @@ fn accept_each(listener: &UnixListener, door: &Endpoint, mailbox: &Mailbox, prof
             }
             Err(_) => {
                 // Whom the file's mode lets in, the API server's group, would else have this process make a thread at each of its calls.
-                std::thread::sleep(ACCEPT_BACKOFF);
+                std::thread::sleep(REFUSAL_PAUSE);
                 // It may take its time to close, and takes no place meanwhile of those that may come in.
                 let exit = ConnectionLimit::acquire(&exits);
                 drop(permit);
@@ -310,13 +312,13 @@ mod tests {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
         let door = Endpoint::ApiFeed { run_dir: dir.path().to_owned() };
         let _socket = listen(&path, door, Mailbox { queue, wake }, ProfileStore::at(dir.path())).unwrap();
-        let (begin, refused) = (Instant::now(), 25 * MAX_API_CONNECTIONS);
+        let (begin, refused) = (Instant::now(), 50 * MAX_API_CONNECTIONS);
         for _ in 0..refused {
             let mut said = String::new();
             UnixStream::connect(&path).unwrap().read_to_string(&mut said).unwrap();
             assert!(said.contains("only the agent's own API server"), "{said}");
         }
-        let least = ACCEPT_BACKOFF * (refused / MAX_API_CONNECTIONS - 1) as u32;
+        let least = REFUSAL_PAUSE * (refused / MAX_API_CONNECTIONS - 1) as u32;
         assert!(begin.elapsed() >= least, "{refused} in {:?}", begin.elapsed());
     }
 }
