@@ -87,8 +87,8 @@ class House(unittest.TestCase):
         self.assertEqual(found, ["GUIDE.md: there is no docs/gone.md"])
 
     def test_a_command_with_a_path_of_others_is_found(self):
-        self.assertTrue(house.COMMANDS.search('format!("echo {to} > {file}")'))
-        self.assertFalse(house.COMMANDS.search('manual_fix(&["sync; echo 2 > /proc/sys/vm/drop_caches"])'))
+        self.assertTrue(house.REDIRECTS.search('format!("echo {to} > {file}")'))
+        self.assertFalse(house.REDIRECTS.search('manual_fix(&["sync; echo 2 > /proc/sys/vm/drop_caches"])'))
 
 
 if __name__ == "__main__":
