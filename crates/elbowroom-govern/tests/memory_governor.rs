@@ -1,6 +1,6 @@
 //! The memory governor on single events: what hosts have that no scenario of the six phases has.
 
-use elbowroom_govern::memory::{LendingState, MemoryGovernor, MemorySettings};
+use elbowroom_govern::memory::{ColourSource, LendingState, MemoryGovernor, MemorySettings};
 use elbowroom_types::alert::AlertKind;
 use elbowroom_types::claim::{Claim, MemoryClaim};
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
@@ -268,6 +268,17 @@ fn who_says_no_load_and_is_idle_at_times_lends_though_it_reads_from_its_disk() {
     host.pass(4);
     let status = host.memory.status(lender).unwrap();
     assert_eq!((status.colour, status.lent), (probe::Colour::Red, Bytes::ZERO), "{status:?}");
+}
+
+#[test]
+fn a_latency_of_nothing_says_nothing_though_there_is_idle_time() {
+    let mut host = Host::new(16, 8);
+    let [_, _, waiting] = poor_and_lender(&mut host, CgroupSettings::default());
+    host.counted.insert(waiting, |second, usage| misses(usage, second, 300));
+    let kind = probe::MeasureKind::Latency;
+    host.hears(waiting, Measure { kind, served: 0.0, offered: None, objective: Some(10.0) });
+    host.pass(20);
+    assert_eq!(host.memory.status(waiting).unwrap().source, ColourSource::Stalls);
 }
 
 #[test]

@@ -51,9 +51,11 @@ pub(super) fn judge(report: Option<&ProbeReport>, claim: &Claim, meter: &MemoryM
     let told = report.and_then(|report| match report {
         ProbeReport::Colour { colour } => Some((*colour, None, None)),
         ProbeReport::Measure(measure) => {
-            let calm = is_unstalled(claim.class, meter)
-                || claim.class == ServiceClass::Throughput && meter.has_idle_time();
-            let load = measure.offered.filter(|_| measure.kind == MeasureKind::Throughput);
+            let counts_throughput = measure.kind == MeasureKind::Throughput;
+            let has_idle_time =
+                counts_throughput && claim.class == ServiceClass::Throughput && meter.has_idle_time();
+            let calm = is_unstalled(claim.class, meter) || has_idle_time;
+            let load = measure.offered.filter(|_| counts_throughput);
             by_measure(measure, claim.memory.objective, calm)
                 .map(|(colour, sigma)| (colour, Some(sigma), load))
         }

@@ -134,9 +134,8 @@ impl MemoryPeriod {
     fn between(before: &GroupMemory, after: &GroupMemory, elapsed: Micros) -> Self {
         let grown = |of: fn(&GroupMemory) -> Bytes| of(after).saturating_sub(of(before));
         let seconds = elapsed.get() as f64 / 1e6;
-        let part = |after: Micros, before: Micros| {
-            (after.saturating_sub(before).get() as f64 / 1e6 / seconds).clamp(0.0, 1.0)
-        };
+        let seconds_of = |after: Micros, before: Micros| after.saturating_sub(before).get() as f64 / 1e6;
+        let part = |after, before| (seconds_of(after, before) / seconds).clamp(0.0, 1.0);
         let refault = grown(|m| m.refault_file).saturating_add(grown(|m| m.refault_anon));
         let stalls = after.stalls.zip(before.stalls);
         // Of the time spent waiting for disks, only the part that reclaim caused is for memory: a scan of 160 MB in a container of
@@ -146,7 +145,6 @@ impl MemoryPeriod {
             let io = part(after.io_some, before.io_some);
             (part(after.memory_some, before.memory_some) + refault.get() as f64 / read * io).min(1.0)
         });
-        let seconds_of = |after: Micros, before: Micros| after.saturating_sub(before).get() as f64 / 1e6;
         let busy = stalls.zip(after.cpu.zip(before.cpu)).map(|((after, before), (cpu, cpu_before))| {
             let memory = seconds_of(after.memory_some, before.memory_some);
             // What waits for memory that is read back waits for I/O too.
