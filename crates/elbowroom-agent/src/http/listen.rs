@@ -195,6 +195,16 @@ mod tests {
         while ask(&mut stream, "0123456789abcdef").await.is_some() {}
     }
 
+    /// Serves an answer to who has the token; where, and the token.
+    async fn serve(answer: Vec<u8>) -> (SocketAddr, String, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let token = BearerToken::random().unwrap();
+        let text = token.as_str().to_owned();
+        let app = Router::new().route("/", get(async move || answer.clone()));
+        (address, text, tokio::spawn(serve_tcp(listener, None, Some(Arc::new(token)), app)))
+    }
+
     async fn crowd(address: SocketAddr) -> Vec<TcpStream> {
         let mut crowd = Vec::new();
         for _ in 0..CROWD {
@@ -205,12 +215,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn who_has_the_token_gets_in_and_stays_while_all_connections_and_more_are_held() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let token = BearerToken::random().unwrap();
-        let text = token.as_str().to_owned();
-        let app = Router::new().route("/", get(async || "here"));
-        let server = tokio::spawn(serve_tcp(listener, None, Some(Arc::new(token)), app));
+        let (address, text, server) = serve(b"here".to_vec()).await;
         let held = crowd(address).await;
         let mut client = TcpStream::connect(address).await.unwrap();
         assert_eq!(ask(&mut client, &text).await.as_deref(), Some("200"));
@@ -224,13 +229,8 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn answers_that_nobody_reads_are_bounded_for_each_client() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let token = BearerToken::random().unwrap();
-        let text = token.as_str().to_owned();
         // Far more than the kernel keeps for a connection.
-        let app = Router::new().route("/", get(async || vec![b'x'; 24 << 20]));
-        let server = tokio::spawn(serve_tcp(listener, None, Some(Arc::new(token)), app));
+        let (address, text, server) = serve(vec![b'x'; 24 << 20]).await;
         let (mut unread, known) = (Vec::new(), text.as_str());
         for (token, expect) in [(known, "200"), (known, "200"), (known, "503"), ("0123456789abcdef", "200")] {
             let mut stream = TcpStream::connect(address).await.unwrap();
@@ -252,12 +252,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn who_has_the_token_waits_for_no_stranger() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let token = BearerToken::random().unwrap();
-        let text = token.as_str().to_owned();
-        let app = Router::new().route("/", get(async || "here"));
-        let server = tokio::spawn(serve_tcp(listener, None, Some(Arc::new(token)), app));
+        let (address, text, server) = serve(b"here".to_vec()).await;
         let strangers: Vec<_> = (2..MAX_CONNECTIONS).map(|_| tokio::spawn(ask_on(address))).collect();
         let mut client = TcpStream::connect(address).await.unwrap();
         let asked = async {
