@@ -1,12 +1,2 @@
-//! Arbitrary bytes as a trace of a GPU program: sums that fit, or an error, no panic.
 #![no_main]
-
-use elbowroom_profile::gpu::{GpuRun, GpuTrace, TraceTotals, compare};
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| {
-    let Ok(trace) = GpuTrace::parse(data) else { return };
-    let sums = TraceTotals::of(&trace);
-    assert_eq!(sums.kernels, sums.by_kernel.values().map(|calls| calls.calls).sum::<u64>());
-    let _ = compare(&[GpuRun { container: false, wall_ns: sums.traced_ns, sums: Some(sums) }]);
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| elbowroom_fuzz::profile_gpu(data));

@@ -1,12 +1,2 @@
-//! Arbitrary bytes as a process' areas: ascending and apart, or an error that names the line.
 #![no_main]
-
-use elbowroom_profile::pages::measure::areas;
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| {
-    let text = String::from_utf8_lossy(data);
-    let Ok(areas) = areas(&text, "/bin/sh") else { return };
-    assert!(areas.iter().all(|(area, _)| area.first <= area.end), "{areas:?}");
-    assert!(areas.windows(2).all(|pair| pair[0].0.end <= pair[1].0.first), "{areas:?}");
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| elbowroom_fuzz::profile_maps(data));
