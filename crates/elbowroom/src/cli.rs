@@ -110,7 +110,7 @@ pub(crate) enum Verb {
     Follow(crate::verbs::follow::FollowArgs),
     /// Run a client of a container's server, without root's rights.
     ///
-    /// It prints the last line that the client prints, and needs no agent. The server may be hostile: the client runs as the user nobody,
+    /// It prints the last line that the client prints, and needs no agent. The server may be hostile: the client runs as the user `nobody`,
     /// has a clean environment and ten seconds. It reaches the socket that is in the container, or the container's network. `exec`
     /// probes and actuators of `follow` are to ask with it.
     #[command(after_help = "Example, in a program of `[[probes]]`:\n  \

@@ -182,7 +182,7 @@ fn out_of_memory(limits: &RunLimits) -> String {
     }
 }
 
-/// Removes the cgroups and the run's own agent, or leaves that to who waits for the processes that are left.
+/// Removes the cgroups and the run's own agent, or leaves that to a process that waits for the run's remaining processes.
 fn clean_up(group: RunCgroup, agent: Option<PrivateAgent>) {
     let Err(left) = group.remove() else {
         return agent.into_iter().for_each(PrivateAgent::finish);
