@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 
 /// How often the node is looked at, and notes of the guard are looked for.
 const CHECK_INTERVAL: Micros = Micros::secs(1);
-/// A finding is over when it was not there in so many looks: counters that grow now and then are not over in between.
+/// A finding is over after this many runs without it: with a counter that grows now and then, it is not over in between.
 const CLEAR_AFTER_RUNS: u32 = 2;
 /// What verdicts tell of within a second, by the same counters; see [`super::verdicts`].
 const VERDICT_CHECKS: [&str; 2] = ["oom-killed", "cpu-throttled"];
@@ -35,7 +35,7 @@ const VERDICT_CHECKS: [&str; 2] = ["oom-killed", "cpu-throttled"];
 const MAX_NAMED_CONTAINERS: usize = 3;
 const MAX_EVIDENCE_LINES: usize = 16;
 
-/// All alerts, and who is told.
+/// All alerts, and the addressees that are told.
 pub(super) struct AlertDispatcher {
     register: AlertRegistry,
     log: Outbox,

@@ -25,9 +25,9 @@ const FIRST_RUN_DELAY: Micros = Micros::secs(30);
 const MAX_COST_DIVISOR: u64 = 100;
 /// The last look, in the state directory: what happened since is what the next one tells.
 const LAST_RUN_FILE: &str = "last-look.json";
-/// So many periods after it, it is no longer told: the agent was not there.
+/// After this many periods the last look is removed and not compared with: the agent was not running.
 const STALE_PERIODS: u64 = 3;
-/// The least that a look may take: with hundreds of containers on a machine without idle time it takes seconds.
+/// Least time limit of a look: with hundreds of containers on a machine without idle time it takes seconds.
 const RUN_TIMEOUT: Micros = Micros::secs(60);
 /// The lowest priority.
 const NICE: i32 = 19;

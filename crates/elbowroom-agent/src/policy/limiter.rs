@@ -72,7 +72,7 @@ impl LimiterJob {
 pub(super) enum LimiterReply {
     /// What came of a limit.
     Limits(IoLimits),
-    /// A beat was given; so many limits of this limiter are in force.
+    /// A beat was given; `held` limits of this limiter are in force.
     Heartbeat { limits: LimiterKind, held: usize },
     /// What came of an order about memory, and what the container's user had set where something of ours is.
     Memory(OrderCompletion, UserLimits),

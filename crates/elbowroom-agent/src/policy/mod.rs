@@ -37,7 +37,7 @@ mod relabelling;
 mod user_limit_overlay;
 mod verdicts;
 
-/// Logs what became of a container; of one in another, which has such come and go without end, only for who looks closely.
+/// Logs what became of a container. A container may start and end nested ones without a pause, so those are logged at debug level only.
 macro_rules! log_change {
     ($is_nested:expr, $($event:tt)*) => {
         if $is_nested { tracing::debug!($($event)*) } else { tracing::info!($($event)*) }
@@ -132,7 +132,7 @@ impl Mailbox {
 /// How long the owner may take for a snapshot that a thread of this process asks for.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The kernel's notifications are taken in at most once in so much time: a container that writes its settings without a pause, or has its
+/// Shortest time between two reads of the kernel's notifications. So a container that writes its settings without a pause, or has its
 /// processes killed, keeps nothing else waiting.
 const CHANGES_PAUSE: Duration = Duration::from_millis(2);
 

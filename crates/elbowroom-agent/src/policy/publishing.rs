@@ -122,7 +122,7 @@ impl PolicyLoop {
     ) -> Result<SlotHandle, FuseError> {
         let name = view_name(container);
         match self.publisher.add(&name, whose, facts, times) {
-            // Ids are unique to who gave them: each namespace of containerd may have one of them.
+            // Two namespaces of containerd may use the same id.
             Err(FuseError::Exists { .. }) => {
                 self.publisher.add(&format!("{name}-{:016x}", whose.0), whose, facts, times)
             }

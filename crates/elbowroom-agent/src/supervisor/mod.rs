@@ -173,7 +173,7 @@ fn outlast_container(handover: &Handover) {
 }
 
 /// When memory runs out, the agent is to be killed after those it serves: a guard that dies first guards nothing. The processes
-/// it starts inherit that; a program that is a user's own is given the ordinary score by who starts it.
+/// it starts inherit that; the code that starts a user's own program gives it the ordinary score.
 fn lower_oom_score() {
     // As kubelet and containerd: -1000 would leave the kernel nothing to kill if the agent itself took all memory.
     const SPARED: i32 = -999;

@@ -14,8 +14,8 @@ use rustix::process::{Signal, pidfd_send_signal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Takes the supervisor's role in a run directory, and sees to it that no other process has any; who is to adopt what they hold needs
-/// not wait for that.
+/// Takes the supervisor's role in a run directory, and makes sure that no other process has a role there. With `adopting`, it
+/// does not wait until they have ended: the caller takes over what they hold.
 pub(super) fn acquire_supervisor_role(start: &AgentOptions, adopting: bool) -> Result<RoleLock, FuseError> {
     const SETTLE: Duration = Duration::from_secs(2);
     let began = Instant::now();
@@ -74,7 +74,7 @@ pub(super) fn acquire_supervisor_role(start: &AgentOptions, adopting: bool) -> R
     }
 }
 
-/// Ends the API server of an agent that was killed whole: it has that one's settings.
+/// Ends the API server of an earlier agent whose other processes were all killed: it has that agent's settings.
 pub(super) fn stop_stale_api_server(start: &AgentOptions) {
     let Ok(roles) = RoleLock::open_api(&start.run_dir) else { return };
     if let Some((pid, pidfd)) = roles.watch(AgentRole::Api)
