@@ -11,8 +11,7 @@ use elbowroom_types::unit::Micros;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// An alert is taken to be over when it was not posted for so many times the usual pause (`resendDelay` in Prometheus's
-/// rules/alerting.go).
+/// An alert counts as over when it was not posted for this many resend intervals (`resendDelay` in Prometheus's rules/alerting.go).
 const MISSED_RESENDS: u64 = 4;
 const ALERTS_PATH: &str = "/api/v2/alerts";
 

@@ -35,7 +35,7 @@ pub const TIERS: [(u64, usize); 3] = [(1_000, 10), (10_000, 12), (60_000, 24)];
 /// Most containers with a history. Of those that are gone the one that went first makes room for a new one.
 pub(crate) const MAX_SUBJECTS: usize = 1_024;
 /// Most changes that are kept, of all containers together. With `n` containers that had some, each keeps at least its last
-/// `MAX_CHANGES / n`; those in a container are that one's.
+/// `MAX_CHANGES / n`. Changes of nested containers count as the outer container's.
 pub const MAX_CHANGES: usize = 8_192;
 /// Most changes in one answer: the newest.
 pub(crate) const MAX_RESPONSE_CHANGES: usize = 500;

@@ -54,7 +54,7 @@ pub(super) struct ForwardState {
     used: Box<dyn Fn(&str) + Send + Sync>,
 }
 
-/// What answers those who bring the session's token.
+/// What answers requests that bring the session's token.
 pub(super) enum ForwardTarget {
     /// The agent, at its socket.
     Agent(PathBuf),
@@ -285,7 +285,7 @@ mod tests {
         ] {
             assert_eq!(status(&state, method.clone(), path, token).await, expect, "{method} {path} {token}");
         }
-        assert_eq!(asked.load(Ordering::Relaxed), 2, "who has no token reaches nothing of the agent");
+        assert_eq!(asked.load(Ordering::Relaxed), 2, "no request without the token reaches the agent");
         let next = codes.lock().unwrap().clone();
         assert_eq!(next.len(), 1);
         assert_eq!(status(&state, Method::POST, "/session", &next[0]).await, 200);

@@ -17,9 +17,9 @@ const MAX_LINE_BYTES: usize = 4096;
 pub(super) const LOCALHOST: &str = "localhost";
 /// Shortest times there are.
 const MIN_TIME: Micros = Micros::millis(100);
-/// Longest that one answer is waited for: so long a thread outlives its container.
+/// Longest that an answer is waited for, and that a source's thread outlives its container.
 const MAX_TIMEOUT: Micros = Micros::secs(30);
-/// A label has the agent ask no oftener: that is work of the agent's, which no container pays for.
+/// Shortest period that a label may set: no container pays for the agent's work.
 const MIN_LABEL_PERIOD: Micros = Micros::secs(1);
 
 /// One entry. Without file, scrape and exec, the terms of what the application sends by itself.

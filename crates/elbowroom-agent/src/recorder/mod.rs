@@ -19,9 +19,9 @@ mod tests;
 pub mod timestamp;
 pub mod writer;
 
-/// A key frame comes at least once in so many.
+/// A key frame comes at least once in this many frames.
 pub(crate) const KEY_EVERY: u32 = 60;
-/// So many segments make a ring.
+/// Segments of a ring.
 pub(crate) const SEGMENTS: u64 = 16;
 /// How the name of a segment ends.
 const EXTENSION: &str = "ring";

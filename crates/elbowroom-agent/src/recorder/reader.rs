@@ -231,7 +231,7 @@ impl RecordingCursor {
 /// The most bytes of a segment: of the ring's size it is a sixteenth, and its last frame.
 const MAX_SEGMENT_BYTES: u64 = 4 << 30;
 
-/// A moment that is only so long after the last one is that one.
+/// A time up to this long after the last recorded moment means that moment.
 const SLACK_MS: u64 = 10_000;
 
 /// What is recorded.

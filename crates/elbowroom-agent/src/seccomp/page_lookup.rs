@@ -18,7 +18,7 @@ const AGENT_TIMEOUT: Duration = Duration::from_millis(300);
 const RETRY_INTERVAL: Duration = Duration::from_secs(3);
 /// Where the agent keeps pages, below its run directory.
 const PAGES_DIR: &str = "pages";
-/// Of so many cgroups around a container's process it is asked whether they are its own: it makes more in itself as it likes.
+/// Most cgroups around a container's process that the agent is asked about: a container can make as many in itself as it likes.
 const MAX_CGROUPS: usize = 64;
 /// Questions under way at once.
 const MAX_LOOKUPS: usize = 4;

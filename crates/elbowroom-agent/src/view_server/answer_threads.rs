@@ -34,7 +34,7 @@ pub(super) struct SharedServer {
 impl SharedServer {
     /// A server of these slots.
     pub fn new(handover: Handover, slots: Slots) -> Self {
-        // One for each tenant, who has a slot, and one for all containers that are gone.
+        // One for each tenant, since each has a slot, and one for all containers that are gone.
         let budgets = Budgets::new(slots.capacity() + 1);
         Self { triggers: Triggers::new(&slots), budgets, handover, slots }
     }

@@ -16,20 +16,19 @@ use std::time::{Duration, Instant};
 
 /// A part of one CPU, and how much may be owed.
 struct Allowance {
-    /// One in so many.
+    /// Its divisor: the part is `1 / share`.
     share: u64,
     /// CPU time that may be owed.
     burst: Duration,
 }
 
-/// Answered at once: far more than programs that read their files every second take. At most so much of the time a
-/// container can have requests in front of a neighbour's, which leaves the neighbour's 99th percentile alone.
+/// Answered at once: far more than programs that read their files every second take. For at most this part of the time a container's
+/// requests can come before a neighbour's, which leaves the neighbour's 99th percentile alone.
 const PROMPT: Allowance = Allowance { share: 200, burst: Duration::from_millis(2) };
 /// Answered at all: half of what the smallest usual quota gives, and in one go what it takes to walk the view of a large machine.
 const PACED: Allowance = Allowance { share: 10, burst: Duration::from_millis(100) };
 
-/// The accounts of all tenants. One that takes the account of another inherits what that one owed, which is paid within
-/// a second.
+/// The accounts of all tenants. A tenant that takes over an account inherits its debt, which is paid within a second.
 pub(super) struct Budgets {
     began: Instant,
     accounts: Vec<Account>,

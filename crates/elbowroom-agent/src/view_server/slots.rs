@@ -53,7 +53,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use versions::Versions;
 use words::{facts_bytes, load_facts, load_times, store_bytes};
 
-/// The mapping. Any number of threads and processes may read; see the module for who writes.
+/// The mapping. Any number of threads and processes may read; only the policy process writes (see the module).
 pub struct Slots {
     words: SharedWords,
     capacity: usize,

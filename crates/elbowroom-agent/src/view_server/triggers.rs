@@ -1,8 +1,8 @@
 //! PSI triggers of containers: a program that writes `some 150000 1000000` to a pressure file is woken by poll(2) when its container's
-//! tasks waited for so long.
+//! tasks waited that long.
 //!
 //! # Problem
-//! The kernel arms triggers of the whole machine, and of a cgroup for who is outside of its cgroup namespace. A container sees its own
+//! The kernel arms triggers of the whole machine, and of a cgroup for processes outside of its cgroup namespace. A container sees its own
 //! pressure, and a trigger there must be about that.
 //!
 //! # Approach
@@ -93,7 +93,7 @@ impl Triggers {
         Ok(())
     }
 
-    /// What poll(2) is to say of an open file, which tells each event once; and who waits for it is noted.
+    /// What poll(2) is to say of an open file, which tells each event once. Stores the kernel's number of that file.
     pub fn poll(&self, slots: &Slots, request: PollRequest) -> u32 {
         let mut armed = self.lock();
         let Some(trigger) = armed.get_mut(&request.handle) else { return NO_TRIGGER };

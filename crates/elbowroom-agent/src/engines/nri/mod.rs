@@ -173,7 +173,7 @@ impl NriPlugin {
         let socket = self.socket.display();
         let mut said = String::new();
         loop {
-            // Where nobody made one, looking is all that it costs.
+            // Without a socket, this check is the whole cost.
             if self.socket.exists()
                 && let Ok(stream) = UnixStream::connect(&self.socket)
             {

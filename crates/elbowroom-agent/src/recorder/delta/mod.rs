@@ -51,13 +51,13 @@ impl PreviousPart {
     }
 }
 
-/// So many parts of the frame before, unchanged.
+/// A count follows: that many parts of the frame before, unchanged.
 const SAME: u8 = 0;
 /// The next part of the frame before, with other numbers.
 const CHANGED: u8 = 1;
 /// A part that was not there, or not so.
 const NEW: u8 = 2;
-/// So many parts of the frame before are not there any more.
+/// A count follows: that many parts of the frame before are gone.
 const GONE: u8 = 3;
 
 /// Makes frames.
