@@ -6,8 +6,8 @@
 //!
 //! # Approach
 //! Every [`HistorySubject`] has three rings ([`TIERS`]): one point a second for ten minutes, one in ten seconds for two hours, one a
-//! minute for a day. What moves is averaged into the coarser rings, what is set (limits, effective values) is kept as it was
-//! last. A ring is made of blocks of sixty points, and a series that did not change in a block is one number: limits cost next
+//! minute for a day. Measured values are averaged into the coarser rings; set values (limits, effective values) are kept as they
+//! were last. A ring is made of blocks of sixty points, and a series that did not change in a block is one number: limits cost next
 //! to nothing, and neither does a container that sleeps. A question is answered from the finest ring that goes back far
 //! enough, thinned to the points asked for.
 //!

@@ -51,7 +51,7 @@ impl Default for ClientQuota {
 }
 
 impl ClientQuota {
-    /// Counts an answer's bytes until they are sent. What has no length, such as a stream, is bounded by itself.
+    /// Counts an answer's bytes until they are sent. A body without a length, such as a stream, has a bound of its own.
     pub(super) fn count(&self, response: Response) -> Response {
         let length = response.body().size_hint().exact().unwrap_or(0);
         let length = u32::try_from(length).unwrap_or(u32::MAX).min(MAX_UNREAD);

@@ -9,7 +9,7 @@
 //! browser changes nothing. The page itself, which needs no token, is this process's own: a client without one reaches nothing of the
 //! agent, whose places and pace all of the socket's clients share. A request must name the server by an address ([`super::access`] checks
 //! `Host`) and bring the session's token in a header, which no page of another origin can send. The browser gets the token for a *code*,
-//! which is in the part of the link that is never sent (after `#`) and works once. What parses requests has given up its rights.
+//! which is in the part of the link that is never sent (after `#`) and works once. The parser of requests runs without rights.
 
 use super::access::BearerToken;
 use super::routes::asset;

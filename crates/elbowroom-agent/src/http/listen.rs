@@ -1,4 +1,4 @@
-//! Connections: how many, how long, and for whom.
+//! Connections: how many, how long, and for which clients.
 //!
 //! A client that does not read is cut off after [`WRITE_TIMEOUT`], one that does not ask after [`HEADER_TIMEOUT`]. When all connections
 //! are taken, a new one replaces another ([`ConnectionTable`]). A [`RateLimiter`] bounds how fast connections are accepted, and each
@@ -88,7 +88,7 @@ pub(super) async fn serve_tcp(
     .await
 }
 
-/// Serves TCP on this machine, for ever, for an `app` that says itself whom it knows and what strangers may ask.
+/// Serves TCP on this machine, for ever, for an `app` that identifies clients itself and decides what strangers may ask.
 pub(super) async fn serve_local(listener: TcpListener, is_known: IsKnown, app: Router) {
     accept_each(
         listener,

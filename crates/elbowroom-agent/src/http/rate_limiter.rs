@@ -63,7 +63,7 @@ mod tests {
         }
         assert_eq!(turns.take(now), now + EMISSION_INTERVAL);
         assert_eq!(turns.take(now), now + EMISSION_INTERVAL * 2);
-        // What was not taken meanwhile is there again, and no more than that.
+        // Turns that were not taken meanwhile are there again, and no more than those.
         let later = now + EMISSION_INTERVAL * (3 + 10);
         let at_once = (0..20).filter(|_| turns.take(later) == later).count();
         assert_eq!(at_once, 11);

@@ -25,7 +25,7 @@ use elbowroom_types::unit::Micros;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// How often the node is looked at, and notes of the guard are looked for.
+/// How often the node is checked, and notes of the guard are looked for.
 const CHECK_INTERVAL: Micros = Micros::secs(1);
 /// A finding is over after this many runs without it: with a counter that grows now and then, it is not over in between.
 const CLEAR_AFTER_RUNS: u32 = 2;
@@ -157,7 +157,7 @@ impl AlertDispatcher {
         self.findings.report.clone()
     }
 
-    /// What became of what was told.
+    /// Whether notifications reached each hook.
     pub(super) fn hooks(&self) -> Vec<HookStatus> {
         self.hooks.status()
     }
@@ -179,7 +179,7 @@ impl AlertDispatcher {
     }
 }
 
-/// What the owner has at hand when the node is looked at.
+/// What the owner knows when the node is checked.
 #[derive(Default)]
 pub(super) struct NodeObservation {
     /// CPU time used by the machine since it started.
@@ -308,7 +308,7 @@ fn cpu_utilization(
     Some(busy.saturating_sub(before).get() as f64 / elapsed as f64)
 }
 
-/// What is to be told of what the guard did.
+/// The alerts about what the guard did.
 fn restore_alerts(note: &RestoreNotice) -> Vec<Alert> {
     let told = |kind, is: &dyn Fn(&LeaseEnding) -> bool, text: &dyn Fn(usize) -> String| {
         let leases: Vec<&EndedLease> = note.leases.iter().filter(|ended| is(&ended.fate)).collect();

@@ -220,7 +220,7 @@ fn is_accepted(stream: &UnixStream, door: &Endpoint) -> std::io::Result<i32> {
     Err(std::io::ErrorKind::PermissionDenied.into())
 }
 
-/// Answers one peer. What is only read from disk is read here, on a thread that may wait.
+/// Answers one peer. Requests that only read from disk are answered here, on a thread that may wait.
 fn serve(
     stream: &UnixStream,
     peer: i32,
@@ -232,7 +232,7 @@ fn serve(
     loop {
         match lines.next_line(&mut line) {
             Ok(true) if line.last() == Some(&b'\n') => {}
-            // What ends in the middle of a request asks nothing.
+            // A connection that ends in the middle of a request asks for nothing.
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::FileTooLarge => {
                 let refused = format!("request longer than {MAX_REQUEST} bytes");
@@ -266,7 +266,7 @@ fn malformed_request(error: std::io::Error) -> ControlResponse {
     ControlResponse::Error(format!("the profiles that are kept cannot be read: {error}"))
 }
 
-/// What a container's network has carried. The container chooses how many interfaces there are to be listed, so that is done here.
+/// What a container's network has carried. The container chooses how many interfaces it has, so this thread lists them.
 fn network(mailbox: &Mailbox, container: String) -> ControlResponse {
     let (answer, response) = mpsc::sync_channel(1);
     mailbox.send(PolicyMessage::FindProcess { container, answer });

@@ -94,14 +94,14 @@ pub(super) struct DiskEnforcer {
     released: Vec<DeviceNumber>,
     /// What a disk's number stands for: numbers are used again.
     identities: BTreeMap<DeviceNumber, String>,
-    /// What is to be told and was not taken yet.
+    /// Alerts that were not taken yet.
     alerts: Vec<Alert>,
     capacities: Option<DiskCapacityStore>,
     status: DiskGovernorStats,
 }
 
 impl DiskEnforcer {
-    /// Starts what the configuration asks for. What this host lacks is said and done without.
+    /// Starts what the configuration asks for. Logs what this host lacks, and goes on without it.
     pub(super) fn open(
         config: &AgentConfig,
         run_dir: &Path,

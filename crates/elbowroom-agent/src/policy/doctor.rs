@@ -39,7 +39,7 @@ struct DoctorOutput {
     cpu_usec: u64,
 }
 
-/// Starts the thread that has it look. What it needs is that of the policy process.
+/// Starts the thread that runs the doctor, with the policy process's settings and directories.
 pub(super) fn spawn(
     period: Micros,
     config: Option<&Path>,
@@ -84,7 +84,7 @@ fn command(config: Option<&Path>, run_dir: &Path, state_dir: &Path, last: &Path)
     let mut command = Command::new("/proc/self/exe");
     command
         .arg("doctor")
-        // What the agent holds is no finding.
+        // A limit that the agent holds is no finding.
         .arg("--run-dir")
         .arg(run_dir)
         .args(["--format", "json", "--state-dir"])

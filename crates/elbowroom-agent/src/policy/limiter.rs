@@ -51,8 +51,8 @@ enum LimiterJob {
 }
 
 impl LimiterJob {
-    /// What is done first. A beat comes too late for the guard behind several reclaims, which take up to half a second each; for what is
-    /// saved no container waits.
+    /// The order of jobs, lowest first. Behind several reclaims, which take up to half a second each, a beat comes too late for the guard.
+    /// Reclaims that only save memory come last: no container waits for them.
     fn rank(&self) -> u8 {
         match self {
             Self::Heartbeat => 0,
@@ -74,7 +74,7 @@ pub(super) enum LimiterReply {
     Limits(IoLimits),
     /// A beat was given; `held` limits of this limiter are in force.
     Heartbeat { limits: LimiterKind, held: usize },
-    /// What came of an order about memory, and what the container's user had set where something of ours is.
+    /// The outcome of an order about memory, and the user's settings in files that now have ours.
     Memory(OrderCompletion, UserLimits),
 }
 
@@ -230,7 +230,7 @@ impl LimiterWorker {
         };
         let _ = opened.send(Ok(()));
         let leases = leases.unwrap_or_else(|| wait_for_leases(dir));
-        // What the holder before left and could not be put back.
+        // Limits that the holder before left and that could not be put back.
         let unreleased = leases.held().map(|record| record.knob.clone()).collect();
         let (applied, protected) = (BTreeMap::new(), BTreeMap::new());
         Ok(Self { kind, leases, layout, mailbox, applied, actuator, protected, unreleased })

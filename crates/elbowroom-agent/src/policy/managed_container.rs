@@ -111,8 +111,8 @@ impl AttachState {
         }
     }
 
-    /// What a job leaves behind. What was asked last counts: a mount that ends after a detach was asked for changes nothing,
-    /// nor does a detach after a mount was.
+    /// The state after a job. The last request counts: a mount that ends after a detach was asked for changes nothing, nor does a detach
+    /// that ends after a mount was asked for.
     pub(super) fn after_job(&self, outcome: MountOutcome, now: Micros) -> Self {
         match (outcome, matches!(self, Self::Disabled(_))) {
             (MountOutcome::Attached { missing, .. }, false) => Self::Done { missing, look_at: None },

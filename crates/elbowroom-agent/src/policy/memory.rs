@@ -1,7 +1,7 @@
 //! The memory governor at work: decisions of [`MemoryGovernor`] become protection, reclaim, alerts and smaller views.
 //!
-//! Everything here runs on the owner's thread and waits for nothing. What is written is written by the limiter; what comes of
-//! it comes back as [`HostEvent::MemoryDone`] and goes through the governor like everything else.
+//! Everything here runs on the owner's thread and waits for nothing. The limiter does the writes. Their outcome comes back as
+//! [`HostEvent::MemoryDone`] and goes through the governor like every other event.
 
 use super::limiter::Limiter;
 use crate::config::AgentConfig;
@@ -77,7 +77,7 @@ pub(super) struct MemoryEnforcer {
 }
 
 impl MemoryEnforcer {
-    /// Starts what the configuration asks for. What this host lacks is said and done without.
+    /// Starts what the configuration asks for. Logs what this host lacks, and goes on without it.
     pub(super) fn open(config: &AgentConfig, limiter: Option<Limiter>) -> Result<Self> {
         let mode = config.memory.mode;
         let root = Root::at(Path::new("/"))?;

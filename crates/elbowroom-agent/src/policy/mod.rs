@@ -262,7 +262,7 @@ fn open_policy_loop(
         Publisher::from_inherited().context("taking over the views' memory from the supervisor")?;
     let sensor = open_sensor(config, run_dir)?;
     let mounter = (mounter::spawn(mailbox.clone()), mounter::spawn_prefetch());
-    // What an agent that died left in knobs is not the user's: the limiter takes it off first.
+    // Limits that a dead agent left in files are not the user's: the limiter takes them off first.
     let disk = DiskEnforcer::open(config, run_dir, state_dir, mailbox.clone())?;
     let memory =
         MemoryEnforcer::open(config, disk.memory_limiter()).context("opening the cgroup hierarchies")?;
@@ -318,7 +318,7 @@ pub fn can_sense(mut config: AgentConfig, run_dir: &Path) -> Result<()> {
     if config.sense.tier == SensorTierSetting::Auto {
         config.sense.tier = SensorTierSetting::Files;
     }
-    // What there is to be said the policy process says.
+    // Nothing is logged here: the policy process logs the same.
     let nobody = tracing::subscriber::NoSubscriber::default();
     tracing::subscriber::with_default(nobody, || open_sensor(&config, run_dir)).map(drop)
 }

@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(rig.told(), (1, attached()));
         // Had each been waited for, two and a half minutes.
         assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
-        // What is there is taken away all the same.
+        // A detach is carried out all the same.
         rig.end(0, MountOutcome::Detached);
         rig.order(0, detach_task());
         assert_eq!(rig.told(), (0, MountOutcome::Detached));

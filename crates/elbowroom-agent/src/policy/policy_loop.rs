@@ -40,7 +40,7 @@ use std::time::Duration;
 const DETACH_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often it is checked which pages were read: more often than most pages are renewed.
 const READ_SCAN_INTERVAL: Micros = Micros::millis(90);
-/// How often it is looked whether the machine has more disks.
+/// How often the machine is checked for new disks.
 const DISK_SCAN_INTERVAL: Micros = Micros::secs(1);
 
 /// After this many containers are gone, their memory is given back: some MiB.
@@ -85,7 +85,7 @@ pub(super) struct PolicyLoop {
     pub(super) preparing: Vec<(PrepareRequest, Micros, mpsc::SyncSender<ControlResponse>)>,
     /// Containers that their runtimes are about to start, by their identifiers, and until when their cgroups may be noticed.
     pub(super) starting: Vec<(String, Micros, mpsc::SyncSender<ControlResponse>)>,
-    /// When it is looked again whether the machine has more disks.
+    /// When the machine is checked for new disks next.
     disk_scan_at: Micros,
     /// When it is checked next which pages were read.
     read_scan_at: Micros,

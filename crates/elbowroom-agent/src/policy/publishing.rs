@@ -219,7 +219,7 @@ impl PolicyLoop {
         self.refresh(id, now);
     }
 
-    /// Renews the numbers of a container; says whether that was tried. What a tenant has in itself waits for the tenant's turn.
+    /// Renews the numbers of a container; says whether that was tried. Nested containers wait for their tenant's turn.
     fn refresh(&mut self, id: CgroupId, now: Micros) -> bool {
         let Some(resident) = self.containers.get_mut(&id) else { return false };
         let hot = resident.hot_until > now;

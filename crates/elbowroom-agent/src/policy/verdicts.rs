@@ -34,7 +34,7 @@ const MADE_WITHIN: Micros = Micros::secs(5);
 const LOGGED_FOR: Micros = Micros::secs(2);
 /// The most kills that wait so: the first go first.
 const MAX_LOGGED: usize = 256;
-/// What is worth an alert at once, and what only when it stays.
+/// How long a bad verdict must last before there is an alert; throttling, itself a mean, need not.
 const STEADY_FOR: Micros = Micros::secs(5);
 
 /// What is known of one container beside what the policy loop has.

@@ -125,7 +125,7 @@ impl ListenerThread {
             let _ = self.listener().continue_syscall(call);
             self.context.record.answered(self.slot, call);
         }
-        // A thread that hangs may do so long after whom it served.
+        // A thread may hang long after its container has ended.
         !(desk.dismissed && is_closed(self.listener()))
     }
 

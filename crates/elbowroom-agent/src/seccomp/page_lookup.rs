@@ -88,7 +88,7 @@ fn prepare_page(run_dir: &Path, pid: i32) -> Option<PathBuf> {
 fn attached_page(run_dir: &Path, pid: i32) -> Option<PathBuf> {
     let mut agent = ControlClient::connect_with_timeout(run_dir, AGENT_TIMEOUT).ok()?;
     let paths = process::cgroup_paths(pid);
-    // What is asked for may also be a name, or the beginning of an identifier.
+    // The agent also takes a name, or the beginning of an identifier, for the path.
     let show = |path: &str| match agent.request(&ControlRequest::Show(path.to_owned())) {
         Ok(ControlResponse::Container(view)) if view.path == path => Some(view),
         _ => None,

@@ -23,7 +23,7 @@ use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether calls are answered and pages are kept.
+/// How often it is checked whether calls are answered and pages have views.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a container's calls may wait while none of them is answered and the process that answers gives no sign.
 const HANG_TIMEOUT: Duration = Duration::from_secs(2);

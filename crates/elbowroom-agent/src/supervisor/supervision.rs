@@ -254,7 +254,7 @@ impl Supervisor<'_> {
     }
 }
 
-/// Whether what is mounted was taken away. What others mounted over it hides it until they take that away.
+/// Whether one of the agent's mounts is gone. A mount of another program over it hides it for as long as it is there.
 fn is_unmounted(start: &AgentOptions) -> bool {
     Connection::ALL
         .map(|connection| start.mount_point(connection))

@@ -188,7 +188,7 @@ pub(crate) fn stop_signals() -> Result<SignalFd, FuseError> {
 pub(crate) const FS_TYPE: &str = "fuse.elbowroom";
 /// Name of the mount's source in mount tables.
 pub(crate) const MOUNT_SOURCE: &str = "elbowroom";
-/// Directory below the run directory where the views are mounted. What it is in is root's alone: the kernel checks no modes in the
+/// Directory below the run directory where the views are mounted. Only root may enter its parent: the kernel checks no modes in the
 /// views themselves, which containers' users read.
 pub(crate) const VIEWS_DIR: &str = "private/views";
 /// Directory below the run directory where the files of views are mounted that take PSI triggers, beside [`VIEWS_DIR`]: a program that

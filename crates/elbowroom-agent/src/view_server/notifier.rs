@@ -126,7 +126,7 @@ impl DropQueue {
         self.names.extend(name.map(|name| (ticket, name)));
     }
 
-    /// What is asked for from here on has this ticket, or a later one.
+    /// Requests from here on have this ticket, or a later one.
     pub(super) fn now(&self) -> u64 {
         self.next_ticket
     }
@@ -304,7 +304,7 @@ impl NotifierShared {
         let done = self.carry_out(&job, thread);
         let mut work = lock(&self.queue);
         work.drops.finished(&job);
-        // What waited for its tenant's turn.
+        // Wakes a thread for containers that waited for their tenant's turn.
         if !work.drops.quick.order.is_empty() {
             self.wake.notify_one();
         }
@@ -408,7 +408,7 @@ mod tests {
         let (mut queue, begin) = (DropQueue::default(), Instant::now());
         queue.push(slot(1), 1, 1, false);
         quick(&mut queue);
-        // What comes while its thread is at it goes with it.
+        // A push while a thread is at the container moves with it.
         queue.push(slot(1), 1, 2, false);
         assert!(queue.took(1, begin, 500 * MS, 100 * MS));
         queue.push(slot(1), 1, 4, false);

@@ -114,7 +114,7 @@ impl ServiceManager {
             let state = [NotifyState::FdStore, NotifyState::FdName(name), NotifyState::Custom("FDPOLL=0")];
             if let Err(error) = send_state(&state, &[fd.as_fd()]) {
                 tracing::warn!(%error, name, "the service manager does not keep it: a restart will replace the views");
-                // What else it keeps stays, and one that hangs is waited for once.
+                // Its other descriptors stay stored. A manager that hangs is waited for only once.
                 return;
             }
         }

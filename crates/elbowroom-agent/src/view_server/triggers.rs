@@ -11,8 +11,8 @@
 //! renewed as for any program that reads them again and again.
 //!
 //! A handle is the number of the request that opened the file: no open file before or after has it, also when another server answers.
-//! Triggers are kept in the slot of their container, which bounds them; a server that takes over goes on with them. What a killed one
-//! had not told is lost, and told again where tasks still wait.
+//! Triggers are kept in the slot of their container, which bounds them; a server that takes over goes on with them. Events that a killed
+//! server had not told are lost, and told again where tasks still wait.
 
 use crate::view_server::FuseError;
 use crate::view_server::abi::PollRequest;
@@ -279,7 +279,7 @@ mod tests {
         rig.arm(1, false, LINE).unwrap();
         rig.arm(2, false, b"some 900000 1000000\n").unwrap();
         assert_eq!([rig.poll(1), rig.poll(2), rig.poll(3)], [READY, READY, NO_TRIGGER]);
-        // What was before the trigger does not count.
+        // Stalls before the trigger do not count.
         assert_eq!(rig.stall(1_000, 5_000), NOBODY);
         assert_eq!(rig.stall(1_100, 5_099), NOBODY);
         assert_eq!(rig.stall(1_200, 5_100), [101]);

@@ -33,7 +33,7 @@ const DIRS: &str = "runs";
 const LOG: &str = "agent.log";
 /// How long an agent may take until it answers; on an emulated CPU it takes seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often it is looked whether it does.
+/// How often it is checked whether it does.
 const START_POLL: Duration = Duration::from_millis(5);
 /// How long a stop in order may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);

@@ -34,7 +34,7 @@ const GLOBAL_SWITCHES: [&str; 8] =
 
 /// Becomes the real runtime; returns only where there is none.
 pub(super) fn main(args: &[OsString]) -> ExitCode {
-    // What panics has said so itself.
+    // A panic has printed its message already.
     if let Some(bundle) = bundle_of(args)
         && let Ok(Err(error)) = catch_unwind(|| patch_bundle(&bundle))
     {

@@ -48,7 +48,7 @@ impl Versions<'_> {
     }
 }
 
-/// Whether the slot is that container's still. What was read of the slot before is that container's where the answer is yes.
+/// Whether the slot still belongs to that container. If so, everything read from it before was that container's.
 pub(super) fn is_live(serial: &AtomicU64, expected: u64) -> bool {
     // The loads before may not sink below this one.
     fence(Ordering::Acquire);
