@@ -310,7 +310,7 @@ impl AgentConfig {
             "memory.saving_pressure: \"{}\": write which part of the time may be waited, from \"0.01%\" to \"1%\"",
             self.memory.saving_pressure
         );
-        ensure!(self.disk.aridac.samples >= 1, "disk.aridac.samples: at least 1, for a mean of none is none");
+        ensure!(self.disk.aridac.samples >= 1, "disk.aridac.samples: must be at least 1");
         ensure!(
             self.disk.aridac.max_disk_io > 0,
             "disk.aridac.max_disk_io: write what the disk can do, for example \"100MiB/s\""

@@ -163,7 +163,7 @@ fn validate_one(hook: &HookSettings) -> Result<()> {
                 "webhook: write an address that begins with http:// or https://"
             );
         }
-        ([], None) => bail!("it says neither what to start nor where to post: give exec or webhook"),
+        ([], None) => bail!("it has neither exec nor webhook: give one of them"),
         (_, Some(_)) => bail!("both exec and webhook: make two entries of it"),
     }
     Ok(())

@@ -6,10 +6,11 @@
 //!
 //! # Approach
 //! A process forwards requests from a port for as long as its terminal is open. It forwards `GET` and `HEAD` only, so a
-//! browser changes nothing. The page itself, which needs no token, is this process's own: a client without one reaches nothing of the
-//! agent, whose places and pace all of the socket's clients share. A request must name the server by an address ([`super::access`] checks
-//! `Host`) and bring the session's token in a header, which no page of another origin can send. The browser gets the token for a *code*,
-//! which is in the part of the link that is never sent (after `#`) and works once. The parser of requests runs without rights.
+//! browser changes nothing. The page itself, which needs no token, is this process's own. A client without a token reaches nothing of
+//! the agent, whose connections and rate limit all clients of the socket share. A request must name the server by an address
+//! ([`super::access`] checks `Host`) and bring the session's token in a header, which no page of another origin can send. The browser gets
+//! the token for a *code*, which works once and is in the part of the link that is never sent (after `#`). The process gives up its rights
+//! before it parses requests.
 
 use super::access::BearerToken;
 use super::routes::asset;

@@ -219,7 +219,7 @@ impl DoctorFindings {
             Ok(found) => found,
             Err(problem) => {
                 if self.report.problem.as_ref() != Some(&problem) {
-                    tracing::warn!(because = problem, "the doctor saw nothing");
+                    tracing::warn!(because = problem, "the doctor could not look");
                 }
                 self.report.problem = Some(problem);
                 return Vec::new();

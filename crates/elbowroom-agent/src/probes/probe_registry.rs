@@ -84,7 +84,7 @@ impl ProbeRegistry {
         let own = NetNamespace::own().ok();
         let listener = ProbeListener::start(path, tell.clone(), kept)
             .inspect_err(|error| {
-                tracing::warn!(path = %path.display(), %error, "programs cannot send what they say of themselves");
+                tracing::warn!(path = %path.display(), %error, "programs cannot send probe records");
             })
             .ok();
         Self {

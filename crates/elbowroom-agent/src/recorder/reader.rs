@@ -78,7 +78,7 @@ impl RecordingCursor {
             }
             number = adjacent_segment(dir, at, false)?;
         }
-        bail!("{}: what is recorded of {} cannot be read", dir.display(), timestamp::format_local(time))
+        bail!("{}: the recording of {} cannot be read", dir.display(), timestamp::format_local(time))
     }
 
     /// Goes to the first moment.

@@ -267,7 +267,7 @@ impl SeccompSupervisor {
             Err(error) => {
                 return tracing::warn!(
                     because = elbowroom_client::output::one_line(&error),
-                    "a runtime is not understood"
+                    "a runtime sent an invalid message"
                 );
             }
         };

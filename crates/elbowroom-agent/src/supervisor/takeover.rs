@@ -56,8 +56,8 @@ pub(super) fn acquire_supervisor_role(start: &AgentOptions, adopting: bool) -> R
             if !aborted {
                 tracing::warn!(
                     pid = pid.as_raw_nonzero(),
-                    because = "no supervisor, and starts none",
-                    "ending the agent before"
+                    because = "it has no supervisor and starts none",
+                    "ending a process of the previous agent"
                 );
                 for connection in Connection::ALL {
                     let mounts = session::mounts_on(&start.mount_point(connection))?;

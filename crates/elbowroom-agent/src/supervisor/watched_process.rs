@@ -156,7 +156,7 @@ impl WatchedProcess {
 
 /// Says that a process is given up.
 pub(super) fn warn_undead(role: AgentRole, pid: Pid) {
-    let because = "one of its threads waits in the kernel for what does not come";
+    let because = "one of its threads waits in the kernel and does not return";
     tracing::warn!(%role, pid = pid.as_raw_nonzero(), because, "dead, and does not end: replaced");
 }
 

@@ -284,7 +284,7 @@ impl<'a> FuseServer<'a> {
         self.slots.snapshot(slot, &mut self.snapshot).ok_or(Errno::STALE)
     }
 
-    /// Whether a file is there. Files that this host lacks, its containers lack too. The triggers' connection has only files that take them.
+    /// Whether a file is there. Files that this host lacks, its containers lack too. The triggers' connection has files that take them.
     fn has(&self, node: ViewNode) -> bool {
         let is_served = self.triggers.is_none()
             || matches!(node, ViewNode::Proc | ViewNode::Pressure)

@@ -159,7 +159,7 @@ pub fn receive<'a>(
     match FuseRequest::decode(&buffer[..got]) {
         Ok(request) => Ok(Some((request, &buffer[..got]))),
         Err(error) => {
-            tracing::error!(%error, "the kernel wrote what this program cannot read");
+            tracing::error!(%error, "a request of the kernel is invalid");
             Ok(None)
         }
     }

@@ -191,7 +191,7 @@ fn clean_up(group: RunCgroup, agent: Option<PrivateAgent>) {
     // It takes the lock as soon as this process has let go.
     let is_attended = agent.is_some_and(|mut agent| agent.is_attended());
     match if is_attended { Ok(()) } else { cgroup_reaper::spawn(left.group) } {
-        Ok(()) => say(&format!("elbowroom: {what}: it goes with the last of them")),
+        Ok(()) => say(&format!("elbowroom: {what}: it is removed when the last of them ends")),
         Err(error) => {
             say(&format!(
                 "elbowroom: {what}: the next `elbowroom run` removes it once they have ended ({error})"

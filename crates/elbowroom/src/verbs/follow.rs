@@ -196,7 +196,7 @@ impl FollowSession {
         self.applied = value.filter(|_| value != self.original);
         if stays {
             // What a server is told and does not do may still be written down, for its next start to find.
-            let back = self.setting.set(is).context("what its user set could not be put back");
+            let back = self.setting.set(is).context("the user's value could not be restored");
             // A server that refuses the one may refuse the other.
             if set.is_ok() {
                 self.uncertain = back.is_err();
@@ -243,7 +243,7 @@ impl FollowSession {
         let back = self.setting.get().and_then(|(is, _)| {
             if self.uncertain || is == self.applied { self.setting.set(self.original) } else { Ok(()) }
         });
-        back.context("what its user set could not be put back")?;
+        back.context("the user's value could not be restored")?;
         let was = self.applied.take();
         self.uncertain = false;
         self.follower.confirm(timer::now(), self.original.or(was).unwrap_or_else(|| self.follower.value()));

@@ -243,7 +243,7 @@ fn log_event(socket: &Path, news: NriEvent) {
         }
         NriEvent::Starting { id, .. } => tracing::debug!(%socket, container = id, "NRI: container starts"),
         NriEvent::Reduced { id, because } => {
-            tracing::warn!(%socket, container = id, because, "NRI: not what its labels ask for");
+            tracing::warn!(%socket, container = id, because, "NRI: the container does not get all that its labels ask for");
         }
         NriEvent::Undecodable { method } => {
             tracing::warn!(%socket, method, "NRI: a request was not understood and changes nothing");

@@ -52,7 +52,7 @@ pub(super) fn launch_plan(
         let because = elbowroom_client::output::one_line(&error);
         let program = super::runtime::PROGRAM;
         super::write_stderr(&format!(
-            "{program}: {}: not what its labels ask for: {because}",
+            "{program}: {}: the container does not get all that its labels ask for: {because}",
             bundle.display()
         ));
         LaunchGrant::default()
