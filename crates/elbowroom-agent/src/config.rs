@@ -170,8 +170,8 @@ impl AgentConfig {
         Ok(Self { file: std::path::absolute(path).ok(), ..config })
     }
 
-    /// Why other users of the host learn secrets from `path`, or the default file: it has webhooks, whose addresses mostly hold a token, or
-    /// headers for a collector, and every user can read it.
+    /// Why other users of the host learn secrets from `path`, or the default file: every user can read it, and it has headers for a
+    /// collector, or webhooks, whose addresses mostly hold a token.
     pub fn exposure(&self, path: Option<&Path>) -> Option<String> {
         let path = path.unwrap_or(Path::new(DEFAULT_PATH));
         let mode = std::fs::metadata(path).ok()?.mode() & 0o777;

@@ -1,5 +1,5 @@
-//! What is loaded into programs of a container, on a file system that lives as long as the container's mount namespace: a
-//! program that starts when the agent has stopped, or this program was replaced, still finds it.
+//! Libraries that are loaded into programs of a container. Their file system lives as long as the container's mount namespace, so
+//! programs find them even after the agent has stopped or this program was replaced.
 
 use crate::java;
 use anyhow::{Context, ensure};

@@ -7,8 +7,8 @@
 //! # Approach
 //! Every [`HistorySubject`] has three rings ([`TIERS`]): one point a second for ten minutes, one in ten seconds for two hours, one a
 //! minute for a day. Measured values are averaged into the coarser rings; set values (limits, effective values) are kept as they
-//! were last. A ring is made of blocks of sixty points, and a series that did not change in a block is one number: limits cost next
-//! to nothing, and neither does a container that sleeps. A question is answered from the finest ring that goes back far
+//! were last. A ring is made of blocks of sixty points. A series that did not change in a block is one number, so limits and sleeping
+//! containers cost next to nothing. A question is answered from the finest ring that goes back far
 //! enough, thinned to the points asked for.
 //!
 //! # Terminology

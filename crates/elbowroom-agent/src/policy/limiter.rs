@@ -1,5 +1,5 @@
-//! Puts limits on containers and takes memory from them, on threads of their own: the kernel may let a write wait until a slow disk has
-//! emptied its queue (`blk_mq_freeze_queue`), and a record of a limit is durable before the limit is set. The owner does neither.
+//! Puts limits on containers and takes memory from them, on threads of their own. The kernel may let a write wait until a slow disk has
+//! emptied its queue (`blk_mq_freeze_queue`), and a limit's record must be durable before the limit is set. The owner waits for neither.
 //!
 //! There are two: one for memory, one for disks. A reclaim takes up to half a second, and a burst on a disk is to be answered sooner.
 //! Each holds leases of its own, and says that it works only when the owner says so too: when either hangs, the guard takes its limits
@@ -116,8 +116,8 @@ impl Limiter {
     /// in a write that the kernel holds up: then orders wait until it has ended. The ledger for disks is in the one for memory, whose
     /// limiter is started first.
     ///
-    /// The thread shares no open files with the others, so the lock of the leases is the thread's: it says whether a write of a limit may be
-    /// under way, also of a process that was killed and that another of its threads keeps from ending.
+    /// The thread shares no open files with the others, so it alone holds the lock of the leases. The lock tells whether a write of a limit
+    /// may be under way, even of a killed process that another of its threads keeps from ending.
     pub(super) fn start(kind: LimiterKind, run_dir: &Path, mailbox: Mailbox) -> Result<Self> {
         let dir = kind.ledger(run_dir);
         let (jobs, queue) = mpsc::channel();

@@ -28,8 +28,8 @@ use std::path::Path;
 /// How many groups are read in one of the owner's ticks, a dozen small files each: views are not to be late for it.
 const GROUPS_PER_TICK: usize = 40;
 
-/// For how long what was read of a group is taken for true while it uses no CPU time and its charge stays: only the kernel can
-/// change anything about it then. On a dense host most are like that at any time.
+/// How long a reading of a group counts while the group uses no CPU time and its charge stays: only the kernel can change it then. On a
+/// dense host most groups are like that at any time.
 const READING_TTL: Micros = Micros::secs(5);
 
 /// What the owner has to do.

@@ -176,8 +176,8 @@ impl PolicyLoop {
         self.publisher.remove(slot);
     }
 
-    /// Where the kernel tells of cgroups and, while kills are not looked for in every tick, of those: one with kills without a pause
-    /// has counters read no more often than that.
+    /// Descriptors on which the kernel tells of cgroups. Those that tell of kills are left out while kills are looked for in every tick: a
+    /// container with kills without a pause has its counters read no more often than that.
     pub(super) fn kernel_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let is_looking = self.verdicts.is_looking(timer::now());
         std::iter::once(self.sensor.fd()).chain(self.verdicts.fd().filter(|_| !is_looking))

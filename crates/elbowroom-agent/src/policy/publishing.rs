@@ -206,8 +206,8 @@ impl PolicyLoop {
         refreshed.take(REFRESHES_PER_TICK).for_each(drop);
     }
 
-    /// Has times begin anew, with the CPUs that are online by now, while they cannot have been read: a container's settings come after its
-    /// cgroup, and until then it has all CPUs.
+    /// Starts the CPU times anew with the CPUs that are online now, as long as no process can have read them. A container's settings come
+    /// after its cgroup, and until then it has all CPUs.
     pub(super) fn restart_times(&mut self, id: CgroupId, now: Micros) {
         let Some(resident) = self.containers.get_mut(&id).filter(|resident| resident.is_unread) else {
             return;

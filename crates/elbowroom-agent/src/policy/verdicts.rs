@@ -141,8 +141,8 @@ impl VerdictWatch {
         self.oom.fd()
     }
 
-    /// Whether some container is to be looked at in every tick: one in which the kernel may kill just now, or a new one of which it is not
-    /// asked to tell yet.
+    /// Whether some container is to be looked at in every tick: the kernel may be about to kill in it, or it is new and the kernel does not
+    /// notify of its kills yet.
     pub(super) fn is_looking(&self, now: Micros) -> bool {
         now <= self.looking_until
     }

@@ -79,8 +79,8 @@ pub(crate) struct ProbeListener {
 }
 
 impl ProbeListener {
-    /// Listens on `path`, and tells what is heard. `tell` may use the descriptor `kept`, and no other that is open now: the thread shares no
-    /// files with the others, so its sockets are gone with it, whatever keeps the process from ending.
+    /// Listens on `path`, and passes datagrams to `tell`, which may use the descriptor `kept` and no other that is open now. The thread
+    /// shares no files with the others, so its sockets are closed when it ends, even if the process does not end.
     pub fn start(path: &Path, tell: ProbeSink, kept: Option<RawFd>) -> io::Result<Self> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (orders, queue) = mpsc::channel();

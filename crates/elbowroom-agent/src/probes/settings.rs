@@ -121,8 +121,8 @@ impl ProbeSettings {
     }
 
     /// Reads a probe from one line: `file:PATH`, `http://HOST:PORT/PATH`, or, where programs may be named, `exec:PROGRAM
-    /// ARGUMENTS`; before an `exec:`, after the others, words such as `served_total=METRIC`, `objective=800`,
-    /// `kind=latency`, `every=2s`, `timeout=500ms`, `ttl=10s`.
+    /// ARGUMENTS`. Words such as `served_total=METRIC`, `objective=800`, `kind=latency`, `every=2s`, `timeout=500ms` and `ttl=10s`
+    /// stand before an `exec:`, and after the others.
     pub fn parse(line: &str, may_exec: bool) -> Result<Self> {
         ensure!(line.len() <= MAX_LINE_BYTES, "a probe of {} bytes: at most {MAX_LINE_BYTES}", line.len());
         let mut probe = Self { container: "*".to_owned(), ..Self::default() };

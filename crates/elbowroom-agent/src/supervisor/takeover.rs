@@ -86,8 +86,8 @@ pub(super) fn stop_stale_api_server(start: &AgentOptions) {
     }
 }
 
-/// Takes over the mount and the memory that an agent before left with the service manager; makes them anew where they are no
-/// more what they were, or where this program lays out that memory in another way.
+/// Takes over the mount and the memory that a previous agent left with the service manager. Makes them anew if they are no longer valid,
+/// or if this program lays out that memory in another way.
 pub(super) fn adopt(
     start: AgentOptions,
     roles: RoleLock,

@@ -1,6 +1,5 @@
-//! The threads of the view server. Those that take requests from the kernel answer them, but for those of tenants that ask
-//! without pause: these are answered by a thread of their own, so that they wait for each other and no neighbour waits
-//! for them.
+//! The threads of the view server. The threads that take requests from the kernel also answer them. Requests of tenants that ask
+//! without a pause are answered by a separate thread, so they wait for each other and no neighbour waits for them.
 
 use crate::view_server::abi::{FuseOp, FuseRequest};
 use crate::view_server::budget::Budgets;

@@ -5,11 +5,11 @@
 //! the server from its neighbours, and CPU time beyond its quota (`docs/decisions/0037-view-server-budget.md`).
 //!
 //! # Approach
-//! Each tenant owes the CPU time that was spent for it, and pays it back at a constant rate, twice over (the generic cell
-//! rate algorithm, ITU-T I.371): against [`PROMPT`], within which it is answered at once, and against [`PACED`], beyond which
-//! it waits until it has paid. What lies between is answered after the others ([`crate::view_server::deferred`]). Nothing is
-//! ever refused. An account is two atomic words, so that no reader waits for a lock. Which one pays is in the container's slot
-//! ([`crate::view_server::slots::Slots::account`]): a container makes others in itself as it likes, and they are no more than one.
+//! Each tenant owes the CPU time that was spent for it, and pays it back at a constant rate (the generic cell rate algorithm,
+//! ITU-T I.371). Two allowances apply: within [`PROMPT`] a tenant is answered at once, beyond [`PACED`] it waits until it has
+//! paid. Between the two it is answered after the others ([`crate::view_server::deferred`]). An account is two atomic words, so
+//! that no reader waits for a lock. Which one pays is in the container's slot ([`crate::view_server::slots::Slots::account`]): a
+//! container makes others in itself as it likes, and together they have one account.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

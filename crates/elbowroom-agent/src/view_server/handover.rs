@@ -234,7 +234,7 @@ impl Handover {
             command.env(HANDOVER_ENV, serde_json::to_string(&wire).expect("numbers and strings are JSON"));
         }
         // SAFETY: the closure runs between fork and exec in a copy of this process where other threads' locks may be
-        // held: it only makes calls that are async-signal-safe, on descriptors that `self` keeps open and on a signal
+        // held. It only makes calls that are async-signal-safe. They use descriptors that `self` keeps open and a signal
         // set of its own that sigemptyset initialises.
         unsafe {
             command.pre_exec(move || {

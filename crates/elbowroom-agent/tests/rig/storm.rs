@@ -35,8 +35,8 @@ pub struct Report {
     pub killed: [usize; 3],
     /// From the server: starts, requests, answered a second time after a kill, failed.
     pub counters: String,
-    /// Oldest version that any reader got in a while after the killing was over, in ms: the first while in which that was less than
-    /// [`STALE_MS`], or where there was none, the last; `u64::MAX` where fewer reads than there are readers ended in it.
+    /// Age in ms of the oldest version that any reader got in a period after the killing was over. It is of the first period with less than
+    /// [`STALE_MS`], or else of the last one; `u64::MAX` if fewer reads than there are readers ended in that period.
     pub stale_ms: u64,
     pub elapsed: Duration,
     pub examples: Vec<String>,

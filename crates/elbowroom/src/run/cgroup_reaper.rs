@@ -1,5 +1,5 @@
-//! The reaper of a run whose command has ended before other processes of its cgroup: a process in the background, in a session of
-//! its own, that holds the run's lock and removes the cgroups with the last process.
+//! The reaper of a run whose command has ended before other processes of its cgroup. It is a background process in a session of its
+//! own, holds the run's lock, and removes the cgroups when the last process has ended.
 
 use super::FORWARDED_SIGNALS;
 use super::cgroup::{self, RunCgroup};

@@ -7,8 +7,8 @@
 //! into a *template* and its numbers ([`template`]). Of a part whose template is the one before, only the numbers that
 //! changed are kept, as differences; a part that did not change at all costs nothing. The first frame of a chain, a *key frame*, is whole.
 //!
-//! Properties: what is decoded is what was encoded, but for floating-point numbers, which keep seven digits; decoding arbitrary bytes
-//! gives an error or some parts, never a panic, and never more than [`MAX_DOCUMENT`].
+//! Properties: decoding gives what was encoded, but for floating-point numbers, which keep seven digits. Decoding arbitrary bytes gives an
+//! error or some parts, never a panic, and never more than [`MAX_DOCUMENT`].
 
 mod number;
 mod template;
