@@ -278,7 +278,7 @@ void virtual_max_in_pause(void)
 
 void virtual_max_set(uint64_t bytes, uint64_t lifted, uint64_t lifts)
 {
-	/* A pause does not stop who is here: a lift changes the limit, and then it is not what it was. */
+	/* A GC pause does not stop the calling thread: a lift meanwhile changes the limit, and the exchange below fails. */
 	uint64_t limit = __atomic_load_n(&counts.limit, __ATOMIC_ACQUIRE);
 
 	__atomic_store_n(&ceiling, lifted, __ATOMIC_RELAXED);

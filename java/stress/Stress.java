@@ -207,7 +207,7 @@ public final class Stress {
         System.exit(failure == null ? 0 : 1);
     }
 
-    /** Looks for the agent's bean for so many seconds. */
+    /** Looks for the agent's bean for at most `seconds`. */
     private static ObjectName awaitAgent(int seconds) throws Exception {
         ObjectName room = new ObjectName("elbowroom:type=Room");
         for (int i = 0; i < 100 * seconds && !ManagementFactory.getPlatformMBeanServer().isRegistered(room); i++) {

@@ -65,7 +65,7 @@ final class HeapPolicy {
     static final long LONGEST_PAUSE = 64_000;
     /** How long a bound stays lifted that a program cannot live with. */
     static final long LIFT = 30_000;
-    /** A program that collects more than this part of so much time, in milliseconds, only collects. */
+    /** A program that collects for more than this part of WINDOW, in milliseconds, only collects. */
     static final double THRASHING = 0.5;
     static final long WINDOW = 5_000;
     /** Beyond what lives there must be this part of it, or every allocation is a collection. */

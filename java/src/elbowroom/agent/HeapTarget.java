@@ -36,7 +36,7 @@ final class HeapTarget {
      * more, and never more than its part of the most that effective memory can become.
      *
      * <p>A heap that stopped at its part would never fill what the container is shown, and effective memory grows only for
-     * those who do (Adaptive Resource Views, algorithm 2: nine tenths). Beyond the view waits more memory or reclaim; beyond the
+     * containers that do (Adaptive Resource Views, algorithm 2: nine tenths). Beyond the view waits more memory or reclaim; beyond the
      * hard limit waits the end, so there the part stays as it is.
      */
     static long of(long memory, long memoryMost, long beside, int percent, long maxHeap) {

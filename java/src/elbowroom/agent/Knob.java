@@ -7,7 +7,7 @@ interface Knob {
     String title();
 
     /**
-     * Bounds the heap to so many bytes, and to `ceiling` before an OutOfMemoryError; 0 takes a bound away. It stays where the
+     * Bounds the heap to `bytes`, and to `ceiling` before an OutOfMemoryError; 0 takes a bound away. It stays where the
      * machine has lifted it more than `lifts` times.
      */
     void bound(long bytes, long ceiling, long lifts);
