@@ -40,7 +40,7 @@ class Disk:
         return Path(f"/sys/block/{self.name}/queue/scheduler").read_text().replace("[", "").replace("]", "").split()
 
     def bytes(self):
-        """Read and written so far, whoever asked for it: fields 3 and 7 of /sys/block/DISK/stat are sectors of 512 bytes."""
+        """Bytes read and written so far by all processes: fields 3 and 7 of /sys/block/DISK/stat are sectors of 512 bytes."""
         fields = Path(f"/sys/block/{self.name}/stat").read_text().split()
         return [int(fields[2]) * 512, int(fields[6]) * 512]
 

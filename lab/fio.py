@@ -106,7 +106,7 @@ def quantiles_us(counts):
 
 
 def quantile_of(counts, per_mille):
-    """The upper bound of the bucket below which so many of a thousand are."""
+    """The upper bound of the bucket in which the quantile lies: `per_mille` of a thousand are below it."""
     left = sum(counts.values()) * per_mille / 1000
     for upper in sorted(counts):
         left -= counts[upper]

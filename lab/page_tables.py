@@ -2,7 +2,7 @@
 processes have (the same frame at the same address), and those whose page is on an active list (its section 2.4).
 
 `elbowroom profile pages` compares faster, and knows which pages were used lately; which list a page is on it does not say. Root only:
-/proc/PID/pagemap shows frames to nobody else."""
+/proc/PID/pagemap hides frames from other users."""
 
 from pathlib import Path
 

@@ -19,7 +19,7 @@ from lab.tables import of_spread, short
 LASTS = "1 min a run"
 NEEDS = ("fio", "mkfs.ext4")
 MB = 1_000_000
-# A rate up to this many times the limit counts as limited: the journal, which is nobody's, comes on top.
+# A rate up to this many times the limit counts as limited: the journal, which is charged to no container, comes on top.
 HELD = 1.5
 QUEUE = ["--direct=1", "--ioengine=libaio", "--iodepth=8"]
 # fio's words. The first is measured without a limit.

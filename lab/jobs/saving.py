@@ -52,7 +52,7 @@ def record(lab, options):
 
 
 def play(lab, options, disk, scene, arm, run):
-    """One arm of a scene: what the containers have of memory, and what those wait for who ask them."""
+    """One arm of a scene: what the containers have of memory, and how long their clients wait."""
     from lab.jobs.density_of_sandboxes import swap
 
     with contextlib.ExitStack() as ends:

@@ -23,7 +23,7 @@ BUSY = [(0.04, 0.96), (0.18, 0.82), (0.30, 0.70), (0.42, 0.58), None]
 # (begin, end of growth, end of holding) as shares of the run's length, and the size as a share of the hard limit.
 GROW = [(0.05, 0.45, 0.75, 0.92), (0.10, 0.30, 0.80, 0.20), None, (0.20, 0.60, 0.85, 0.60), None]
 SOFT = 0.3  # the soft limit, as a share of the hard one
-USAGE_WINDOW = 5  # usage is a rate over so many samples
+USAGE_WINDOW = 5  # usage is a rate over this many samples
 ASKED = 0  # the container that programs are in, and what it grows less by for them
 PROGRAMS_MIB = 180
 ASKED_EVERY_MS = 250

@@ -80,7 +80,7 @@ def make_image(path):
 
 
 class Pgbench:
-    """PostgreSQL in the container with its files on the disk, and pgbench, which asks for so many transactions a second (TPC-B's)."""
+    """PostgreSQL in the container with its files on the disk, and pgbench, which asks for TPC-B's transactions at a fixed rate."""
 
     def __init__(self, lab, container, disk, actor, seconds):
         self.container, self.home = container, disk.folder / container.name

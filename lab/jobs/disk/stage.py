@@ -17,7 +17,7 @@ from lab.stats import bucket
 SAMPLE_MS = 1000
 # A burst is looked at more closely for a while: when the kernel sees it, when a limit answers, when the victim has again what it wants.
 CLOSE_MS, CLOSE_S = 50, 6
-ALL_COLUMNS = 4  # so many containers have all columns; of a crowd, one victim and the hogs
+ALL_COLUMNS = 4  # up to this many containers all have all columns; of more, one victim and the hogs
 UNCOUNTED = ("buffered", "unpack", "pgbench")  # ways whose first I/O comes when write-back does
 numbers = itertools.count(1)  # of stages, whose agents each have a run directory
 
@@ -133,8 +133,8 @@ class Stage:
                 result["disk_kb"].append((sum(disk.bytes()) - first_disk) // 1000)
 
     def cap_kb(self, container, disk, actor):
-        """Thousands of bytes per second: a limit on operations counts as the bytes that so many requests of this container's carry, and one
-        on reads as what it allows of reads and writes together."""
+        """Thousands of bytes per second. A limit on operations counts as the bytes that this container's requests carry at that rate, and
+        one on reads as what it allows of reads and writes together."""
         limits = container.group.io_limits(disk.number)
         parts = fio.WAYS[actor.get("way", self.direction)][1] if actor.get("way") in (*fio.WAYS, None) else (0, 1)
         found = []

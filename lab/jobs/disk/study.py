@@ -57,7 +57,7 @@ def mean(values):
 
 
 def low(values, percent):
-    """The value below which so many of a hundred are."""
+    """The value below which `percent` of a hundred are."""
     ordered = sorted(values)
     return ordered[len(ordered) * percent // 100] if ordered else 1.0
 

@@ -1,4 +1,4 @@
-"""The databases, the cgroup around those who use them, and one play of the story under an arm."""
+"""The databases, the cgroup around the containers that use them, and one play of the story under an arm."""
 
 import contextlib
 import fcntl
@@ -76,8 +76,8 @@ class Stage:
             yield Play(self, actors, agent)
 
     def warm(self, actors, even):
-        """Has each read its database at the disk's full speed. Memory is divided evenly to begin with: who was first would otherwise have most of
-        it, and keep it."""
+        """Has each read its database at the disk's full speed. Memory is divided evenly to begin with: otherwise the first
+        would have most of it, and keep it."""
         half = story.shared_mib(self.story) // 2
         for actor in actors if even else ():
             actor.container.group.limit_memory(half << 20)
@@ -115,7 +115,7 @@ class Stage:
             yield
 
     def hold(self, container, mib, verb):
-        """Has a container hold so many MiB more, until it ends."""
+        """Has a container hold `mib` more MiB, until it ends."""
         held = lambda: container.group.memory_stat()["unevictable" if verb == "lock" else "anon"] >> 20
         wanted = held() + mib
         begin = time.clock_gettime_ns(time.CLOCK_MONOTONIC)

@@ -13,7 +13,7 @@ WHO = ("A", "B")
 ROWS_PER_TRANSACTION = 10
 # What mariadbd has beside its part of the database and its buffer pool: measured as anonymous memory and what is not of the table.
 SERVER_MIB = 40
-# So much of a machine of 3 GiB is the kernel's and its daemons', by the paper's reference footprint of 2.8 GB.
+# What the kernel and its daemons have of a machine of 3 GiB, by the paper's reference footprint of 2.8 GB.
 SYSTEM_MIB = 205
 # The paper's limits, and what is asked for.
 LIMITS_MIB, HIGH, LOW = (1843, 1024), 800, 200
@@ -54,7 +54,7 @@ def flutter(phase, _):
 
 
 def scan(phase, _):
-    """Hostile: B is asked for little and reads files that nobody needs, as a backup does, every other time."""
+    """Hostile: B is asked for little, and every other time reads files that no request needs, as a backup does."""
     beat = max(phase // 3, 5)
     return [Step(f"{i + 1} {'B scans' if scans else 'quiet'}", beat, ["high", "low"], scans) for i in range(5) for scans in (False, True)]
 
@@ -86,8 +86,8 @@ def small(table, guest):
 
 
 def paper(table, guest):
-    """The paper's sizes; in a guest its low load and its phases, for more memory than that emulated CPUs do not use. The disk's rate is such that
-    one alone just serves what is asked."""
+    """The paper's sizes. A guest has the small ones and the paper's ratio of low to high load: its emulated CPUs do not use more memory.
+    The disk's rate is such that one database alone just serves what is asked."""
     if guest:
         return {**(told := small(table, True)), "low": told["high"] * LOW // HIGH}
     pool, pages, size = 128, 2800, mib(table)

@@ -101,8 +101,8 @@ def heap_mib(young, held):
 
 
 def story(scene, mib, emulated=False, seconds=300, again=False):
-    """One scene on a machine with so much memory to give. Sizes in MiB, times in milliseconds after the start. The paper's machine has 64
-    GB: sizes are its parts of that."""
+    """One scene on a machine with `mib` MiB of memory to give. Sizes in MiB, times in milliseconds after the start. The paper's machine has
+    64 GB: sizes are its parts of that."""
     part = lambda percent: int(mib * percent / 100)
     quiet = {
         "work": "read", "rate": RATES[emulated], "young_mib": YOUNG_MIB, "held_mib": 0, "grow_mib": 0, "file_mib": 0,

@@ -51,7 +51,7 @@ def rate(done, start, end):
 
 
 def when(done, pieces):
-    """When so many pieces were done; None for never."""
+    """When `pieces` of them were done; None for never."""
     flipped = [(count, ms) for ms, count in done]
     return done_at(flipped, pieces) if flipped and flipped[-1][0] >= pieces else None
 

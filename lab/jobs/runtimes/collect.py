@@ -13,7 +13,7 @@ TITLES = {
     8: "Figure 8: one program among neighbours that end one after another",
     9: "Figure 9: GC threads and a large heap",
 }
-# The size of the work is that for a machine of so many CPUs, where five containers take a second or two.
+# Work is scaled from its size for a machine with this many CPUs, where five containers take a second or two.
 CPUS = 16
 COLLECTORS = {"parallel": "ParallelGC", "g1": "G1GC"}
 # Heap in MiB (three times the least in which the program ends), parts before the measurement, parts of it, further arguments.

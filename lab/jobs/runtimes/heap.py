@@ -196,7 +196,7 @@ def heap_sample(line):
 
 
 def touch(mib, processes, patience):
-    """Touches memory once, by so many processes, so that a virtual machine's host gives it now and not under the first arm. GiB/s."""
+    """Touches memory once, in `processes` processes, so that a virtual machine's host gives it now and not under the first arm. GiB/s."""
     share = mib // processes
     script = f"import mmap\nm=mmap.mmap(-1,{share}<<20)\nfor i in range(0,{share}<<20,4096): m[i]=1\n"
     first = lambda: Path("/proc/self/oom_score_adj").write_text("1000")
