@@ -1,4 +1,4 @@
-// Five hundred containers, as smooth as five: how long frames take while somebody scrolls and the stream goes on, how large the
+// Five hundred containers, as smooth as five: how long frames take while the table is scrolled and the stream goes on, how large the
 // heap is, and how many rows exist. ELBOWROOM_DASHBOARD_RESULTS=DIR keeps the numbers.
 
 import assert from "node:assert/strict";
