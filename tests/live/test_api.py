@@ -1,4 +1,4 @@
-"""The HTTP API of a live agent: what it answers is what the document says, and nobody who misbehaves there is felt elsewhere."""
+"""The HTTP API of a live agent: it answers what the document says, and a client that misbehaves is not felt elsewhere."""
 
 import contextlib
 import json
@@ -255,7 +255,7 @@ def test_garbage_slow_readers_and_crowds_disturb_no_view(new_agent, start, port)
     peer.sendall(body)
     assert b"413" in peer.recv(100)
     crowd.append(peer)
-    # Streams that nobody reads: they are cut off when what the kernel keeps for them is full.
+    # Streams without a reader: they are cut off when the kernel's buffer for them is full.
     for _ in range(20):
         peer = socket.create_connection(("127.0.0.1", port))
         peer.sendall(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")

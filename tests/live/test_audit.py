@@ -27,7 +27,7 @@ OF_LIBC = {"/sys/devices/system/cpu/online", "sysinfo"}
 
 @pytest.fixture(scope="module")
 def results(binary):
-    """Rows of what was seen; written at the end, where somebody wants them."""
+    """Rows of what was seen; written to RESULTS at the end, where that is set."""
     rows = []
     yield rows
     if RESULTS and rows:

@@ -140,10 +140,11 @@ def test_cpus_are_numbered_without_a_gap_and_arrays_reach_the_last(agent, start)
     container = start("--cpus", "1")
     real = cpu_list(Path(CPU, "online").read_text())
     possible, present, online = (cpu_list(container.read(f"{CPU}/{name}")) for name in ("possible", "present", "online"))
-    # Who indexes by number; who makes arrays as long as there are possible CPUs (HotSpot, libbpf), or as long as the highest (TCMalloc).
+    # For programs that index by number, or whose arrays are as long as there are possible CPUs (HotSpot, libbpf) or as the highest number
+    # (TCMalloc).
     assert online == present == [0] and possible == list(range(real[-1] + 1))
     assert stat_cpus(container.read("/proc/stat")) == online
-    # Who lists directories, as htop does: a CPU that is possible and not present has none.
+    # For programs that list directories, as htop does: a CPU that is possible and not present has none.
     listed = container.run("sh", "-c", f"ls {CPU}").split()
     assert [name for name in listed if re.fullmatch(r"cpu\d+", name)] == ["cpu0"]
 

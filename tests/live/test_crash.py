@@ -1,4 +1,4 @@
-"""Any process of the agent may die at any moment: containers run on, readers notice nothing, and somebody takes over."""
+"""Any process of the agent may die at any moment: containers run on, readers notice nothing, and another process takes over."""
 
 import os
 import random
@@ -179,7 +179,7 @@ def test_after_all_are_killed_the_next_agent_takes_over(new_agent, docker):
 
 
 def test_what_was_read_is_there_though_all_are_dead(new_agent, start):
-    """Of the page cache, which asks nobody: through a file that is held, and one that is opened anew."""
+    """From the page cache, which asks no process: through a file that stays open, and one that is opened anew."""
     first = new_agent().start()
     container = start("--cpus", "1", "--memory", "256MiB")
     first.attached(container)
@@ -283,7 +283,7 @@ def test_a_stuck_policy_process_delays_no_reader(agent, start):
         eventually(lambda: whole(agent))
         return counted["slowest"]
 
-    # Who waits for that process does so each time; once it may be that this machine let a reader wait.
+    # A reader that depends on the stopped process is slow each time; one slow time may be due to this machine.
     slowest = []
     while not slowest or slowest[-1] >= 0.5 * PATIENCE:
         assert len(slowest) < 3, slowest

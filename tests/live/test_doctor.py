@@ -51,7 +51,7 @@ def evidence(finding):
 
 
 def obey(finding):
-    """Does what the doctor says, as a person would who copies the line."""
+    """Runs the commands that the doctor prints, as a reader would paste them."""
     assert finding["fix"], f"no fix: {finding}"
     for command in finding["fix"]["commands"]:
         done = subprocess.run(["sh", "-euc", command], capture_output=True, text=True)
@@ -360,7 +360,7 @@ def test_trouble_that_is_over_is_seen_since_a_look_that_was_kept(doctor, made, h
     found = next(f for f in report["findings"] if f["check"] == "oom-killed")
     assert found["severity"] == "critical" and "1 between the looks" in found["sentence"], found
     assert report["elapsed_seconds"] > 0
-    # By who looks now and then it is told once.
+    # It is told once to a caller that looks now and then.
     for severity in ("critical", "warning"):
         done = doctor.call(f"/{group.path}", "--since-last", tmp_path / "last", "--format", "json")
         found = next(f for f in json.loads(done.stdout)["findings"] if f["check"] == "oom-killed")

@@ -53,7 +53,7 @@ def image(home):
 def cdi(binary, run_dir):
     """Our device, where engines look for it."""
     if (CDI / "elbowroom.json").exists():
-        pytest.skip(f"needs {CDI}/elbowroom.json, which is somebody's")
+        pytest.skip(f"needs {CDI}/elbowroom.json, which another installation owns")
     made = [directory for directory in (CDI,) if not directory.exists()]
     words = [binary, "--run-dir", run_dir, "cdi", CDI]
     assert os.spawnv(os.P_WAIT, binary, [str(word) for word in words]) == 0
@@ -88,7 +88,7 @@ def crio(home, image, cdi):
     if missing := engines.why_not("built/crio", "built/pinns", "built/cri", "conmon", "podman", Crio.RUNTIME):
         pytest.skip(f"needs {missing}")
     if path := Crio.somebodys():
-        pytest.skip(f"needs a machine without {path}, which is somebody's")
+        pytest.skip(f"needs a machine without {path}, which another installation owns")
     (home / "c").mkdir()
     engine = Crio(home / "c", image, cdi).start()
     yield engine
@@ -238,7 +238,7 @@ def test_programs_start_in_the_view(agent_of, way, sees_go, sees_java):
 
 @pytest.fixture
 def alone(way, run_dir):
-    """Nobody can hide a Podman's or CRI-O's containers from another agent, which mounts views of its own into them."""
+    """A test cannot hide containers of Podman or CRI-O from another agent, which mounts views of its own into them."""
     if (isinstance(way, Podman) or "cri-o" in way.name) and engines.other_agents(run_dir):
         pytest.skip("needs a machine without another agent, whose views would be taken for ours")
 
@@ -533,7 +533,7 @@ def test_cost_of_a_start_by_runc(new_agent, binary, run_dir, tmp_path, costs):
 
 
 def test_cost_of_a_start_without_a_hook(new_agent, tmp_path, costs):
-    """The agent sees a container that nobody told it of, and mounts the view beside its start."""
+    """The agent finds a container that no hook told it of, and mounts the view while it starts."""
     if missing := engines.why_not("runc", "busybox"):
         pytest.skip(f"needs {missing}")
     new_agent(containers='cgroups = ["/elbowroom-test-live-cost-seen"]\n').start()

@@ -22,13 +22,13 @@ MIB = 1 << 20
 
 @pytest.fixture
 def agent(new_agent):
-    """An agent by whose views a container has what its limits say, whoever else works on this machine."""
+    """An agent whose views show what the limits say, whatever else runs on this machine."""
     return new_agent("[policy]\nhierarchy = false\n").start()
 
 
 @pytest.fixture
 def follow(agent, tmp_path):
-    """Starts `elbowroom follow`: `follow(container, "mariadb", "--socket=...", part="25%")`. It must end with 0, whoever ends it."""
+    """Starts `elbowroom follow`: `follow(container, "mariadb", "--socket=...", part="25%")`. It must end with status 0, unless a test kills it."""
     started = []
 
     def start(container, actuator, *arguments, **options):
@@ -260,7 +260,7 @@ def test_nobody_is_signalled_and_nothing_written_but_what_is_the_containers(agen
         assert sets(elsewhere).returncode == 1
         assert file.read_text() == line
         assert stranger.poll() is None
-        # Nobody runs there any more: what is left is a file.
+        # With no process there any more, only the file is written.
         assert sets(ELBOWROOM_PROBE_PID="0").returncode == 0
         assert "2" in file.read_text() and stranger.poll() is None
     finally:
@@ -269,7 +269,7 @@ def test_nobody_is_signalled_and_nothing_written_but_what_is_the_containers(agen
 
 
 def at_rest(actuator, *words):
-    """What an actuator that signals nobody does."""
+    """What an actuator does that has no process to signal."""
     environment = {**os.environ, "ELBOWROOM_PROBE_PID": "0"}
     done = subprocess.run([ACTUATORS / actuator, *words, "/no/pid"], env=environment, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr

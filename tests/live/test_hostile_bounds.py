@@ -101,7 +101,7 @@ def test_a_giant_mount_table_costs_the_policy_process_nothing(agent, start, dept
 
 @pytest.fixture
 def flood():
-    """Makes so many cgroups below a directory, and takes them away."""
+    """Makes `count` cgroups below a directory, and takes them away at the end."""
     made = []
 
     def flood(directory, count):

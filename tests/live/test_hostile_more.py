@@ -1,6 +1,6 @@
-"""What later attacks found, by those who had read the code: memory of requests that wait, mappings of a view that make it slow to refresh,
-containers in a container, many of them at once, in each other with all processes in each, and with the name of a neighbour; senders with
-thousands of cgroups around them. Who goes too far is named in `alerts`, `explain` and the log, once."""
+"""Later attacks, by readers of the code: memory of requests that wait, and mappings of a view that make it slow to refresh. Containers in a
+container: many at once, nested with all processes in each, and with the name of a neighbour. Senders with thousands of cgroups around them.
+A container that goes too far is named in `alerts`, `explain` and the log, once."""
 
 import json
 import os
@@ -150,7 +150,7 @@ def test_tenants_bounds_are_their_own(agent, start, many):
 
 
 def test_a_cgroup_in_a_container_takes_no_neighbours_name(new_agent, start, many, tmp_path):
-    """Who has it would be asked in the neighbour's place, with the password that the operator wrote there."""
+    """A cgroup that got it would be probed in the neighbour's place, with the password that the operator configured for that."""
     name = f"elbowroom-test-live-{os.getpid()}-0"
     probe = tmp_path / "probe"
     probe.write_text("#!/bin/sh\necho served=1\n")

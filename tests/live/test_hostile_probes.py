@@ -1,5 +1,5 @@
-"""Servers in containers that are hostile to whoever asks them: no password, no file, no privilege of root's reaches them, and no time, and
-the host's own servers are never asked in their place."""
+"""Servers in containers that are hostile to their clients: they get no password, no file, no privilege of root and no time, and the host's
+own servers are never asked in their place."""
 
 import contextlib
 import json
@@ -139,7 +139,7 @@ def rogue(tmp_path):
 
 
 def asks(binary, tmp_path, program, pid, *words, **environment):
-    """A ready-made program, as the agent starts it: by root, who has a password in the usual place."""
+    """Runs a ready-made probe as the agent does: as root, with a password in the usual file. What it did, and in how many seconds."""
     home = tmp_path / "home"
     home.mkdir(exist_ok=True)
     (home / ".my.cnf").write_text(f"[client]\nuser=root\npassword={PASSWORD}\n")
@@ -200,7 +200,7 @@ def test_a_server_that_says_too_much_or_nothing_costs_seconds(binary, rogue, tmp
 
 
 def clients(mark):
-    """Processes of nobody with this word among theirs."""
+    """Processes of the user `nobody` with this text in their command line."""
     found = []
     for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -203,7 +203,7 @@ def waits_for_fuse(pid):
 
 
 def test_a_policy_process_that_cannot_die_is_replaced(new_agent, start, tmp_path):
-    """A thread of it, which has all its files open, waits for a container's file system: also for good it is nobody's policy any more."""
+    """A thread of it holds all its files and waits for a container's file system. Another process takes its place meanwhile."""
     way = SlowWay(tmp_path / "slow")
     try:
         agent = new_agent(f'[[probes]]\ncontainer = "elbowroom-test-live-*"\nfile = "{way.path}/x"\nevery = "100ms"\n').start()

@@ -1,4 +1,4 @@
-"""The agent for HotSpot in virtual machines that nobody changed. ELBOWROOM_TEST_STRESS_SECONDS is for `make -C java stress`."""
+"""The agent for HotSpot in unmodified virtual machines. ELBOWROOM_TEST_STRESS_SECONDS is for `make -C java stress`."""
 
 import itertools
 import os
@@ -101,7 +101,7 @@ def start(view, tmp_path):
 
 
 def gives(machine, threads):
-    """Collects, and looks whether so many GC threads were given."""
+    """Collects, and looks whether `threads` GC threads were given."""
     machine.ask("churn", 40)
     return int(machine.ask("room", "GcThreadsGiven") or 0) == threads
 

@@ -1,4 +1,4 @@
-"""Saving, on cgroup v2: what a container does not read goes while nobody needs it, and what it reads stays."""
+"""Saving, on cgroup v2: memory that a container does not read is reclaimed before any container needs it, and what it reads stays."""
 
 import os
 import statistics

@@ -121,7 +121,7 @@ def test_a_user_who_refused_dynamic_teams_has_none(regions, page, value):
     assert regions(OMP_DYNAMIC=value)()["parallel"] == 16
 
 
-# Not there; there without a page, where no agent has mounted one; another version's, or somebody else's.
+# Not there; there without a page, where no agent has mounted one; a page of another version, or of another program.
 NO_PAGE = [None, b"", b"elbowrm\0", bytes(4096), b"elbowrm\0" + b"\2\0\0\0" + b"\1\0\0\0" * 1021]
 
 

@@ -63,7 +63,7 @@ class Agent:
         if first.poll() is None:
             first.terminate()
             return first.wait(30 * PATIENCE)
-        # The one we started was killed, and is somebody else's child now: its status cannot be asked for.
+        # The supervisor that we started was killed. Its successor is no child of ours, so its exit status cannot be read.
         status = self.status()
         if status:
             Process(status["pids"]["supervisor"]).kill(signal.SIGTERM)
@@ -113,7 +113,7 @@ class Agent:
     # ---- questions ----
 
     def ask(self, request):
-        """One request over the control socket, as the command line would send it; None where nobody listens."""
+        """One request over the control socket, as the command line would send it; None where no agent listens."""
         with socket.socket(socket.AF_UNIX) as peer:
             peer.settimeout(20 * PATIENCE)
             try:
@@ -130,7 +130,7 @@ class Agent:
         return (self.ask("status") or {}).get("status")
 
     def pid(self, part):
-        """The number of one of its processes now; 0 while there is none, or nobody answers."""
+        """The number of one of its processes now; 0 while there is none, or no agent answers."""
         return ((self.status() or {}).get("pids") or {}).get(part, 0)
 
     def has_another(self, part, than):

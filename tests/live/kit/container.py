@@ -1,4 +1,4 @@
-"""A container with inside.py as its main process, whoever started it."""
+"""A container with inside.py as its main process, started by any engine."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ class Container:
             raise AssertionError(f"{name} did not start: {self.main.communicate(timeout=20 * PATIENCE)[1].strip()}")
         self.pid = host_pid(name)
         lines = Path(f"/proc/{self.pid}/cgroup").read_text().splitlines()
-        # What tells it among the agent's containers, whoever made it: its cgroup's path in any hierarchy.
+        # Its cgroup's path in any hierarchy, which tells it among the agent's containers under any engine.
         self.cgroups = {line.split(":", 2)[2] for line in lines} - {"/"}
 
     def directory(self, hierarchy):

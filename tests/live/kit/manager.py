@@ -19,8 +19,8 @@ PIDFD_GETFD = 438
 class Manager:
     """Listens on NOTIFY_SOCKET; `store` has descriptors by name, as FDSTORE=1 gave them, `said` all messages.
 
-    A thread takes messages from the socket at once, as systemd does: the kernel keeps ten there (net.unix.max_dgram_qlen), and who sends
-    one more waits. They count when the test listens."""
+    A thread takes messages from the socket at once, as systemd does: the kernel keeps ten there (net.unix.max_dgram_qlen), and the sender
+    of one more waits. They count when the test listens."""
 
     def __init__(self, directory):
         self.path = directory / "notify.sock"

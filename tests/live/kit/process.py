@@ -1,4 +1,4 @@
-"""Processes by identity, and what they hold: a process id alone may be somebody else's a moment later."""
+"""Processes by identity, and what they hold: a process id alone may be another process's a moment later."""
 
 import contextlib
 import os
