@@ -102,10 +102,9 @@ static void lift(void)
 
 /*
  * True when an expansion above the limit must be refused. Programs' threads come here before they ask for a collection, and
- * collections with a wish (a size policy) or a promotion, which has its own way out, a full collection. What the VM thread
- * wants between collections is an allocation that found no room after one: it is refused once, and granted when the full
- * collection that follows at once did not help. ParallelGC may begin that one with a young collection, which counts too
- * (ScavengeBeforeFullGC).
+ * collections with a wish (a size policy) or a promotion, which has its own way out, a full collection. What the VM thread wants
+ * between collections is an allocation that found no room after one. It is refused once, and granted when the full collection that
+ * follows at once did not help. ParallelGC may begin that full collection with a young one, which counts too (ScavengeBeforeFullGC).
  */
 static bool refuses(void)
 {
