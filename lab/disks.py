@@ -66,8 +66,8 @@ def slow(lab, count, bytes_per_s):
 
 
 def for_files(lab, bytes_per_s):
-    """A disk for a file system. In a guest it is of `bytes_per_s`; on this machine it is as fast as what is below its image, because
-    QEMU's FUSE export loses concurrent writes: before QEMU 10.1, `fuse_write` polls, and the next request then overwrites the buffer it
+    """A disk for a file system. In a guest it does `bytes_per_s`. On this machine it is as fast as the file system below its image, because
+    QEMU's FUSE export loses concurrent writes. Before QEMU 10.1 `fuse_write` polls, and the next request then overwrites the buffer that it
     writes from."""
     if GUEST_PORT:
         return slow(lab, 1, bytes_per_s)[0]

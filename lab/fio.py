@@ -27,9 +27,9 @@ WAYS = {
 
 
 def job_file(disk, way, style, phases, seconds, most, log=None):
-    """What fio is told. Jobs follow each other by the clock, not by the end of the one before: requests still under way when a job's time
-    is over overlap with the next one's first. `most`: a phase that wants as much, in bytes per second, is a flood. `log`: where
-    histograms go."""
+    """The job file for fio. Jobs follow each other by the clock, not by the end of the one before. So requests that are still under way
+    when a job's time is over overlap with the next job's first. `most`: a phase that wants as much, in bytes per second, is a flood. `log`:
+    where histograms go."""
     words, parts = WAYS[way]
     text = f"[global]\nfilename={disk}\n{words}\nbs={style['block']}\niodepth={style['depth']}\nnorandommap\nthread\ntime_based\n"
     if log:

@@ -1,5 +1,5 @@
-"""QEMU's machine protocol (docs/interop/qmp-spec in QEMU), as far as slowing a disk down needs it: one command at a time, over a socket
-or over the port that `tools/vm` gives its guest."""
+"""QEMU's machine protocol (docs/interop/qmp-spec in QEMU), as far as slowing a disk down needs it. One command at a time, over a socket or
+over the port that `tools/vm` gives its guest."""
 
 import itertools
 import json

@@ -1,9 +1,9 @@
 """What does a limit catch of direct, buffered and mapped I/O?
 
 The same amount of data by every way in which programs read and write files, under a limit that is far below what the disk can do. No
-agent runs; the lab writes the limit. A write that ends in the page cache is not over when the program is: what counts is when the data
+agent runs; the lab writes the limit. A write that ends in the page cache is not over when the program is. What counts is when the data
 reached the disk, so each measurement ends with a sync of the file system from outside the container. Beside it, a program without any limit
-appends to a file on the same file system and syncs it, since a limit on one can hold up all that share its journal."""
+appends to a file on the same file system and syncs it: a limit on one program can hold up all that share the journal."""
 
 import ctypes
 import os

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 LASTS = "11 min"
-# Memory of what stands for the machine; of all givers together; what the needer holds, and reads over and over: more than is free; what it
-# is owed where it has a claim: what is left is less than the givers use. In MiB.
+# In MiB. MACHINE: the cgroup that stands for the machine. GIVERS: all of them together. HOLDS and READS: what the needer holds, and what it
+# reads over and over, which is more than is free. CLAIM: what it is owed where it has a claim, which leaves less than the givers use.
 MACHINE, GIVERS, HOLDS, READS, CLAIM = 768, 320, 128, 512, 640
 # What each giver allocates and frees, in MiB, and how long it holds it, in milliseconds; of a scan, in MiB per second.
 BURST, BURST_MS, SCAN = 4, 400, 400

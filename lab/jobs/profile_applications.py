@@ -301,8 +301,9 @@ def of_faults(runs):
 
 
 def duplicated(faults):
-    """The most faults that can be duplicated as the thesis has it: they end in a frame that another container has, so a copy (CoW) is none,
-    and neither is memory of its own. The product counts faults on pages that another container has faulted on, copies included."""
+    """The most faults that can be duplicated as the thesis has it. A duplicated fault ends in a frame that another container has: a copy
+    (CoW) is none, and neither is memory of the container's own. The product counts faults on pages that another container has faulted on,
+    copies included."""
     return min(faults["duplicates"], faults["classes"][CLASSES.index("read")] + faults["classes"][CLASSES.index("shared")])
 
 

@@ -2,7 +2,7 @@
 
 Five containers with equal shares start together. The first is busy nearly all the time; the second to fourth join it one by one and leave
 in the opposite order; the fifth never computes. Three grow past their soft memory limit, one of them close to the hard one, and give the
-memory back. Inside each container a process asks every 100 ms how many CPUs and how much memory there are, in the way a runtime does; the
+memory back. Inside each container a process asks every 100 ms how many CPUs and how much memory there are, in the way a runtime does. The
 host's cgroup counters say what was used. With `--programs`, programs that size themselves run in the first container and are asked, too."""
 
 import bisect

@@ -1,4 +1,4 @@
-"""What happens when: which container wants how much of the disk, in what requests, and how fast the disk is.
+"""The loads: how much of the disk each container wants and when, in what requests, and how fast the disk is.
 
 W1 to W4 are Aridac's set-up: a disk of 1 MB/s, a container that wants 200 kB/s, and one that bursts to 2 MB/s (its figures 4 to 8); times
 are the paper's, shortened. The yardsticks are loads that no policy was tuned on: other sizes, writes, crowds, a database. A third of them,
@@ -87,8 +87,8 @@ def served(scale):
 
 
 ALL, LARGE, FILES = ("paper", "fast", "nvme"), ("fast", "nvme"), ("nvme",)
-# By name: what it is, on which scales it makes sense (a request of 1 MiB takes a second at 1 MB/s; a file system needs a disk that keeps
-# what is written), and its containers: (name, steady, way, bytes per request, requests under way, percent of the disk).
+# By name: a title, the scales on which it makes sense, and its containers. A request of 1 MiB takes a second at 1 MB/s; a file system needs
+# a disk that keeps what is written. A container is (name, steady, way, bytes per request, requests under way, percent of the disk).
 YARDSTICKS = {
     "sizes-4k-4k": ("victim and hog read 4 KiB", ("paper", "nvme"), sizes(4, 4)),
     "sizes-4k-64k": ("the victim reads 4 KiB, the hog 64 KiB", ALL, sizes(4, 64)),

@@ -1,6 +1,6 @@
 """One story, told once under each arm: on disks of their own at the same time, or on one after the other. Throughput comes from the
-kernel's own counters of each container's cgroup, limits from the knobs, and the disk's true speed is what the lab set; the agent is only
-asked what it believes."""
+kernel's counters of each container's cgroup, limits from the knobs. The disk's true speed is what the lab set; the agent is only asked what
+it believes."""
 
 import contextlib
 import itertools

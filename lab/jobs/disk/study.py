@@ -1,5 +1,5 @@
-"""What a run amounts to, in the words of resctl-bench (isolation, work conservation) and of the paper (how fast a burst gets what is
-idle), how far what was learned about the disk is from the truth, and what a burst does to latency."""
+"""The figures of a run. In the words of resctl-bench: isolation and work conservation. In those of the paper: how fast a burst gets idle
+bandwidth. Also the error of what was learned about the disk, and the effect of a burst on latency."""
 
 import math
 
@@ -118,9 +118,9 @@ def conservation(arm, told, of, speed):
 
 
 def served_bursts(told, of, speed, seconds):
-    """Per burst: the second in which it first had 90 % of what the others' demand left idle (before a policy knows of a burst, nothing
-    holds it back); the second from which it had 90 % of what the others did not take, on the mean over five; what it had of the idle
-    bandwidth over its last ten. None for never."""
+    """Three figures of each burst; None for never. The second in which it first had 90 % of what the others' demand left idle: before a
+    policy knows of a burst, nothing holds it back. The second from which it had 90 % of what the others did not take, on the mean over
+    five. What it had of the idle bandwidth over its last ten seconds."""
     found = {"burst_s": [], "burst_kept_s": [], "burst_part": []}
     for number, actor in enumerate(told["actors"]):
         weight = told["capacity"] / loads.most(actor, told)

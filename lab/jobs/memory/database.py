@@ -1,7 +1,7 @@
 """A database server and its client: MariaDB and sysbench as distributions package them.
 
-The server caches little itself and reads its files through the kernel's page cache (innodb_flush_method=fsync), so what a container has of
-memory is what it has of its database, and the kernel can take it back."""
+The server caches little itself and reads its files through the kernel's page cache (innodb_flush_method=fsync). So a container's memory is
+the cached part of its database, and the kernel can take it back."""
 
 import contextlib
 import os

@@ -1,5 +1,5 @@
-"""Seconds of a container, and how they are kept: a column of integers is written as what changes from one to the next, compressed, for a campaign
-at the paper's size has a hundred thousand of them."""
+"""Seconds of a container, and how they are kept. A column of integers is written as the differences between neighbours, compressed: a
+campaign at the paper's size has a hundred thousand of them."""
 
 import base64
 import struct

@@ -21,8 +21,8 @@ READ_AHEAD_KIB = 1024
 FOREVER = 1 << 40
 # The agent remembers its last 20 decisions about a container; each question takes time of the CPUs.
 EXPLAIN_EVERY = 5
-# How long one alone is looked at; over what time memory may move by what part of all to count as steady; and the longest wait for that, in
-# times in which each could have read its database.
+# Seconds that one database alone is looked at, by scale. Memory is steady when it moves by less than MOVED of all over STEADY seconds. The
+# longest wait for that is PATIENCE times the time in which each could read its database.
 ALONE, STEADY, MOVED, PATIENCE = {"paper": 60, "small": 15}, 30, 0.02, 3
 # The most that a guest keeps for itself beside the two containers: its watermarks, pages of programs, and sysbench.
 SPARE_MIB = 64
@@ -218,8 +218,8 @@ def starter(container):
 
 
 def files(lab, guest, data, room):
-    """A file system of our own for the databases, the number of its disk, and what sets its read-ahead: a loop device here, an NVMe device in a
-    guest of tools/vm."""
+    """A file system for the databases, the number of its disk, and the file that sets its read-ahead. The disk is a loop device here, and
+    an NVMe device in a guest of tools/vm."""
     at = lab.scope.directory / "files"
     at.mkdir()
     if guest:

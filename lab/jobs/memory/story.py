@@ -1,8 +1,8 @@
-"""What happens: the loads, and the sizes that make memory the only thing that is short.
+"""The loads, and the sizes that make memory the only thing that is short.
 
-Rows are asked for at random, all with the same probability. So with `m` of a database's `D` bytes in memory, one row in `D / (D - m)` has to
-be read from the disk, and a disk of `R` pages a second serves `R / (1 - m/D)` rows: the sizes are that formula, with enough CPU to spare that
-it is the only limit."""
+Rows are asked for at random, all with the same probability. So with `m` of a database's `D` bytes in memory, one row in `D / (D - m)` has
+to be read from the disk. A disk of `R` pages a second then serves `R / (1 - m/D)` rows. The sizes follow that formula, with enough CPU to
+spare that the disk is the only limit."""
 
 import random
 from collections import namedtuple

@@ -13,8 +13,8 @@ from lab.sysinfo import field, load
 
 TITLES = {11: "Figure 11: heaps that may grow beyond the limit", 12: "Figure 12: heaps that together are more than the machine"}
 ARMS = {11: ["vanilla", "stock", "hand", "elastic"], 12: ["elastic", "vanilla", "hand", "stock"]}
-# Parts of the machine in figure 12: what lives in five containers (20 of 128 GB each), the limits of each (30 and 15 GB), the largest heap,
-# the heap at the start, and the largest that fits five times.
+# Parts of the machine in figure 12: what lives in five containers (20 of 128 GB each), the limits of each (30 and 15 GB), and three heaps.
+# These are the largest, the one at the start, and the largest that fits five times.
 LIVE, HARD, SOFT, MOST, START, FITS = 0.78, 30 / 128, 15 / 128, 28 / 128, 4 / 128, 23 / 128
 # Figure 11: the program that does not fit makes trees of which this part of the limit lives; the others must not be harmed.
 TREES = 0.35

@@ -1,4 +1,4 @@
-"""Where the programs of the runtimes' figures are, and what they are made to believe of the machine: in a checkout, or in a kit of
+"""Where the programs of the runtimes' figures are, and what they are made to believe of the machine. They are in a checkout, or in a kit of
 `lab/large/pack`, which is a small one."""
 
 import os
