@@ -1,5 +1,5 @@
-// Five hundred containers, as smooth as five: how long frames take while the table is scrolled and the stream goes on, how large the
-// heap is, and how many rows exist. ELBOWROOM_DASHBOARD_RESULTS=DIR keeps the numbers.
+// Five hundred containers, as smooth as five. Measured are the time of frames while the table is scrolled and the stream goes on, the size
+// of the heap, and the number of rows. ELBOWROOM_DASHBOARD_RESULTS=DIR keeps the numbers.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";

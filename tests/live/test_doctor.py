@@ -1,5 +1,5 @@
-"""The four pitfalls of "Taming Memory Related Performance Pitfalls in Linux Cgroups", made for real: seen by the doctor with
-the right evidence, removed by the very command it prints, and gone. A healthy host shows none of them.
+"""The four pitfalls of "Taming Memory Related Performance Pitfalls in Linux Cgroups", made for real. The doctor sees each with the right
+evidence, and the command that it prints removes it. A healthy host shows none of them.
 
 Two of them need a host that is short of memory, which only a small one can be made: they run in tests/vm."""
 
@@ -239,8 +239,8 @@ def dropped(group):
 def test_cache_that_the_host_takes_is_seen_and_kept_by_the_printed_command(small_host, doctor, made, disk, hungry):
     group = made("reader", 512 * MIB)
     data, flood = file(disk, "data", 120), file(disk, "flood", 600)
-    # Anonymous memory that cannot go, so that 200 MiB are left for 720 of files; and the container reads slowly, or the
-    # kernel would see that its pages are the ones in use.
+    # Anonymous memory that cannot go leaves 200 MiB for 720 of files. The container reads slowly, or the kernel would see that its pages
+    # are the ones in use.
     hog = hungry(made("hog", container=False))
     hog(f"hold {(host_memory()['MemAvailable'] >> 20) - 200}")
     hog(f"read {flood}")

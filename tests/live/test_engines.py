@@ -179,8 +179,8 @@ def way(request):
 
 @pytest.fixture
 def agent_of(new_agent):
-    """An agent for a way, not started. By default it mounts nothing by itself, so that what is seen came by the hook; but for NRI,
-    whose plans are for the containers that it would mount views into."""
+    """An agent for a way, not started. By default it mounts nothing by itself, so that every view came by the hook. NRI is the exception:
+    its plans are for the containers that the agent would mount views into."""
 
     def make(way, containers=None):
         if containers is None:

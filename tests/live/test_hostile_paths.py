@@ -118,7 +118,7 @@ def test_nobody_on_the_host_can_ask_a_containers_programs_for_memory(agent, star
 
 @pytest.fixture
 def fast_disk(tmp_path):
-    """A directory whose files have a page cache, on a disk that is as fast as memory: containers that read it are under pressure by their
+    """A directory whose files have a page cache, on a disk that is as fast as memory. Containers that read it are under pressure by their
     limit alone, however busy the machine's own disk is."""
     subprocess.run(["modprobe", "-a", "ext4", "loop"], capture_output=True)  # where they are modules
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="elbowroom-test-disk-") as memory:

@@ -1,5 +1,5 @@
-"""Servers in containers that are hostile to their clients: they get no password, no file, no privilege of root and no time, and the host's
-own servers are never asked in their place."""
+"""Servers in containers that are hostile to their clients. They get no password, no file, no privilege of root and no time. The host's own
+servers are never asked in their place."""
 
 import contextlib
 import json

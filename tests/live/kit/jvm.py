@@ -1,5 +1,5 @@
-"""Java virtual machines that see what a test says, without any limit being in force: their cgroup's limit files are bound over
-with files of the test, in a mount namespace of their own."""
+"""Java virtual machines that see the limits of a test without any limit in force. Files of the test are bound over their cgroup's limit
+files, in a mount namespace of their own."""
 
 import contextlib
 import os
