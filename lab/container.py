@@ -32,11 +32,11 @@ class Entered:
         return self.start(programs.reader(), verb, *words, **options)
 
     def output(self, *words):
-        """What a program prints, which must succeed."""
+        """The output of a program, which must succeed."""
         return finish(self.start(*words), f"{words[0]} in {self.name}")
 
     def read(self, verb, *words):
-        """What a verb of `lab/reader` prints."""
+        """The output of a verb of `lab/reader`."""
         return self.output(programs.reader(), verb, *words)
 
 
@@ -82,7 +82,7 @@ class Container(Entered):
 
 
 def finish(child, what):
-    """What a program prints that ends by itself, and must succeed."""
+    """The output of a program that ends by itself and must succeed."""
     out, complaint = child.communicate()
     assert child.returncode == 0, f"{what} failed with {child.returncode}: {(complaint or '').strip()}"
     return out

@@ -113,7 +113,7 @@ def throttled(lab, number):
     export.touch()
     mount = lab.scope.add("mount", export)
     words = [
-        # What it starts with is no matter; a limit of none would leave the group without a timer.
+        # Any limit will do to start with; without one the group would have no timer.
         *("--object", "throttle-group,id=speed,x-bps-total=1000000"),
         *("--blockdev", f"null-co,node-name=image,size={SIZE},read-zeroes=on"),
         *("--blockdev", "throttle,node-name=slow,file=image,throttle-group=speed"),

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from lab.container import finish
 
-# A demand that fio cannot meet it carries over: after a starved minute it reads at full speed until all is made up. It forgets where one
-# job ends and the next begins, so jobs are no longer than this, in seconds. What wants more than the disk can do never catches up and
-# needs no such care.
+# fio carries over a demand that it could not meet: after a starved minute it reads at full speed until all is made up. It forgets that at
+# the end of a job, so jobs are no longer than this, in seconds. A load that wants more than the disk can do never catches up and needs no
+# such care.
 MEMORY_S = 5
 # Everything begins this much after fio does, in seconds: its first job would be late by what it takes to set up all, and overlap with
 # its second.

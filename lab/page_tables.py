@@ -65,5 +65,5 @@ def tally(tables, flags_of):
 
 
 def look(pids):
-    """What the processes have now."""
+    """The tally of the processes' page tables now."""
     return tally([entries(pid) for pid in pids], flags)

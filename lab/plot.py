@@ -115,7 +115,7 @@ def steps(axes, points, **style):
 
 
 def area(axes, points, **style):
-    """What is under a line, filled."""
+    """Fills the area under a line."""
     points = thin(points) or [(0, 0)]
     axes.fill([points[0][0], *(x for x, _ in points), points[-1][0]], [0, *(y for _, y in points), 0], alpha=0.45, linewidth=0, **style)
 

@@ -1,4 +1,4 @@
-"""What processes use and hold at one instant: what the agent costs."""
+"""CPU time, memory and descriptors of processes at one instant: the costs of the agent."""
 
 import os
 from pathlib import Path

@@ -59,7 +59,7 @@ def cycle(backend, options):
 
 
 def study(raw):
-    """What a line through the cycles says of each resource, and the series of each."""
+    """The trend of each resource over the cycles, and the series of each."""
     trends = {label: trend(raw, of) for label, of in RESOURCES.values()}
     # A process that is there only now and then, as the doctor, is left out.
     for name in raw["empty_before"].get("by_name", {}):

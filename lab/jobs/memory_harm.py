@@ -84,7 +84,7 @@ def start(lab, kind, givers, needer, mib, seconds):
 
 
 def plan(kind, mib, end, file):
-    """What a giver holds, and the bursts before it: a scan's last word is its file, and it goes last."""
+    """The words for a giver's load: its bursts, then what it holds, because a scan's file must be the last word."""
     verb = {"anon": "use", "shm": "shm", "locked": "lock"}.get(kind)
     holds = [verb, 0, 1000, mib, end] if verb else ["scan", 0, end, min(SCAN, 4 * mib), file]
     return ["churn", 1000, end, BURST, BURST_MS, *holds]

@@ -117,7 +117,7 @@ def sized(not_jdk):
 
 
 def plan(i, options, cpus):
-    """What a container does, as `reader load` takes it."""
+    """The load of a container, as words for `reader load`."""
     ms, words = lambda share: round(options.seconds * 1000 * share), []
     if BUSY[i]:
         words += ["busy", *map(ms, BUSY[i]), cpus]
@@ -211,7 +211,7 @@ def changes(values):
 
 
 def row(i, container, seconds):
-    """What a container saw and used."""
+    """A table's row: what a container saw and used."""
     seen, cpus = container["seen"], [cpus for _, cpus, _ in container["seen"]]
     busy = "{:.0f} to {:.0f} s".format(*(share * seconds for share in BUSY[i])) if BUSY[i] else "never"
     return [

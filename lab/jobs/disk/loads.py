@@ -149,7 +149,7 @@ def yardstick(name, scale, alone):
 
 
 def percent_before(name):
-    """What a hog wants before it is one: a policy that goes by habits knows it by then."""
+    """The demand of a hog before its burst, in percent: a policy that goes by habits knows it by then."""
     return 1 if name in ("eight", "fifty") else 5
 
 
@@ -165,17 +165,17 @@ def most(actor, told):
 
 
 def demand(actor, told, second):
-    """What it wants, in bytes per second of the requests that the disk is best at. Transactions are no bytes: they count as nothing."""
+    """The demand of an actor, in bytes per second of the requests that the disk is best at. Transactions are no bytes and count as none."""
     return 0 if "unit" in actor else want(actor, second) * told["capacity"] / most(actor, told)
 
 
 def wanted(told, second):
-    """What all want together."""
+    """The demand of all actors together."""
     return sum(demand(actor, told, second) for actor in told["actors"])
 
 
 def speed(told, second):
-    """What the disk is set to."""
+    """The speed that the disk is set to."""
     return next((speed for at, speed in reversed(told["speeds"]) if at <= second), told["capacity"])
 
 

@@ -1,5 +1,5 @@
-"""What a container of a load runs: fio by a plan, an image that is unpacked, a database under its load generator. Each is prepared when
-it is made, begins with the others, can be asked whether it ended early, is waited for, and says the latency of every second."""
+"""The program in a container of a load: fio by a plan, an image that is unpacked, a database under its load generator. Each is prepared
+when it is made, begins with the others, can be asked whether it ended early, is waited for, and says the latency of every second."""
 
 import os
 import random

@@ -23,7 +23,7 @@ numbers = itertools.count(1)  # of stages, whose agents each have a run director
 
 
 class Stage:
-    """What is needed to tell a story under one arm: `places` are (disk, timeline), with the same actors. Use it in a `with`."""
+    """The set-up of a story under one arm: `places` are (disk, timeline), with the same actors. Use it in a `with`."""
 
     def __init__(self, lab, arm, places, direction, load=None):
         self.lab, self.arm, self.direction, self.load = lab, arm, direction, load
@@ -118,7 +118,7 @@ class Stage:
         return result
 
     def sample(self, disk, told, start, result):
-        """What the kernel counts and what limits are in force: nothing here comes from the agent."""
+        """Records the kernel's counters and the limits in force: nothing here comes from the agent."""
         first, first_disk = [container_counts(container, disk) for container in self.containers], sum(disk.bytes())
         for second in range(told["seconds"] + 1):
             sleep_until(start, second * SAMPLE_MS)
@@ -151,7 +151,7 @@ class Stage:
                 result["speeds"].append([ms_since(start), speed])
 
     def listen(self, disk, told, start, result):
-        """What the agent says, once a second."""
+        """Records what the agent reports, once a second."""
         key, beliefs = "rbps" if self.direction == "read" else "wbps", result["told"]
         for second in range(told["seconds"]) if self.agent else ():
             sleep_until(start, second * SAMPLE_MS)

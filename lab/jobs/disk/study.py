@@ -47,7 +47,7 @@ def rates(series, times=None):
 
 
 def truth(speeds, begin, end):
-    """What the disk could do over an interval, in bytes per second, by when it was really told to."""
+    """The disk's true speed over an interval, in bytes per second, by when it was really set."""
     ends = [at for at, _ in speeds[1:]] + [math.inf]
     return sum(max(min(end, until) - max(begin, at), 0) * speed for (at, speed), until in zip(speeds, ends)) / max(end - begin, 1)
 
@@ -98,8 +98,9 @@ def figures(arm, told):
 
 
 def conservation(arm, told, of, speed):
-    """What was done of what the disk could have done for a container that wanted it. Buffered writes are no container's on cgroup v1: what
-    the disk itself counted beyond the others is in. Requests count as what the disk could have done of the best ones in that time."""
+    """The part that was done of the work that the disk could have done for containers that wanted it. Buffered writes are no container's on
+    cgroup v1: the disk's own count beyond the others' is in. Requests count as what the disk could have done of the best ones in that
+    time."""
     weight = [told["capacity"] / loads.most(actor, told) for actor in told["actors"]]
     disk = arm.get("disk_kb")
     disk_rates = [(after - before) * 1000 for before, after in zip(disk, disk[1:])] if disk else None

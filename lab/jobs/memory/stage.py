@@ -130,7 +130,7 @@ class Stage:
 
 
 class Play:
-    """What is asked of the actors, second by second."""
+    """Asks the actors, second by second, for what the story says."""
 
     def __init__(self, stage, actors, agent):
         self.stage, self.story, self.actors, self.agent = stage, stage.story, actors, agent
@@ -180,7 +180,7 @@ class Play:
                 self.decided += new_decisions(told, who, self.known)
 
     def decisions(self):
-        """What hurt, one by one; what was moved, as counts and MiB."""
+        """Decisions that hurt, one by one; moves of memory, as counts and MiB."""
         begin, told, counts = self.begin * 1e6, [], {}
         for at, who, what, amount in self.decided:
             if what in ("hold", "quarantine", "lease"):

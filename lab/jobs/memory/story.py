@@ -106,7 +106,7 @@ def mib(size):
 
 
 def shared_mib(story):
-    """What the two containers have together."""
+    """The memory of the two containers together, in MiB."""
     return story["machine_mib"] - story.get("system_mib", 0)
 
 
@@ -126,7 +126,7 @@ def length(story):
 
 
 def asked(story, at):
-    """What is asked of A and of B, and whether B scans, `at` seconds after the first step began; the first step's before that. None at the end."""
+    """The demand on A and B, and whether B scans, `at` seconds after the first step began; before, the first step's. None at the end."""
     for step in steps(story):
         if at < step.seconds:
             return [rate(story, demand) if demand else None for demand in step.demands], step.scan

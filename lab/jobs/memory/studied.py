@@ -1,4 +1,4 @@
-"""What a campaign amounts to: the paper's Table I with our rows, satisfied seconds, throughput, and what this project set out to reach. Pure."""
+"""The figures of a campaign: the paper's Table I with our rows, satisfied seconds, throughput, and the goals of this project. Pure."""
 
 from lab.jobs.memory import samples, story
 from lab.jobs.memory.story import WHO

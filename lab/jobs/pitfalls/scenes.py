@@ -70,7 +70,7 @@ def scene_of(raw):
 
 
 def arms(scene, machine):
-    """What is compared here, as [{"others", "strategy"}]."""
+    """The arms that are compared here, as [{"others", "strategy"}]."""
 
     def possible(others, strategy):
         if machine["stand_in"] and (others == "anon" or strategy in WHOLE_MACHINE):

@@ -24,7 +24,7 @@ def options(parser):
 
 
 def common(parser):
-    """What `large` has too."""
+    """Options that `large` has too."""
     words = lambda text: text.split(",")
     add = parser.add_argument
     add("--runs", type=int, default=10, help="how often each arm is measured (the paper: 10)")

@@ -186,7 +186,7 @@ def report(stage, index, program):
         "gc_ms": gclog.total_ms(pauses),
         "pauses": len(pauses),
         "used": [min(used), max(used)] if used else None,
-        # What a figure can show; raw numbers are kept for years.
+        # No more points than a figure can show: raw numbers are kept for years.
         "threads": changes[:: len(changes) // 40 + 1],
     }
 

@@ -154,7 +154,7 @@ def tell(stage, raw, patience, program, containers, arm):
 
 
 class Watch:
-    """What the machine has free, twice a second, while a `with` lasts."""
+    """Records the machine's free memory, twice a second, while a `with` lasts."""
 
     def __init__(self, stage):
         self.stage, self.samples, self.over = stage, [], threading.Event()
@@ -184,7 +184,7 @@ def report(stage, index, program):
         "pauses": len(pauses),
         "peak_mib": program.peak_mib,
         "kills": program.kills,
-        # What a figure can show, and the end.
+        # No more points than a figure can show, and the end.
         "heap": [*samples[::step], *samples[-1:]],
     }
 
