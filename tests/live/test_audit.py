@@ -115,7 +115,7 @@ def test_an_image_is_the_same_in_every_form(audit, docker, tmp_path):
     assert findings(audit(saved, code=1)[0]) == expect
     (tmp_path / "image.tar.gz").write_bytes(gzip.compress(saved.read_bytes(), 1))
     assert findings(audit(tmp_path / "image.tar.gz", code=1)[0]) == expect
-    # What the image sets is settled.
+    # GOMAXPROCS is settled where the image sets it.
     with open(packed, "rb") as tar:
         docker.call("import", "--change", "ENV GOMAXPROCS=2", "--change", 'CMD ["runc"]', "-", "elbowroom-audit:y", stdin=tar)
     settled = audit("elbowroom-audit:y", code=0, DOCKER_HOST=f"unix://{docker.socket}")[0]

@@ -1,4 +1,4 @@
-"""What the pages and mounts of a view show to programs of other makers: cases that were reported against products like this one."""
+"""The pages and mounts of a view, as programs of other makers see them: cases that were reported against products like this one."""
 
 import os
 import re
@@ -308,7 +308,7 @@ def group_pids(container):
 
 
 def test_pools_of_huge_pages_of_a_node_are_those_that_its_programs_can_use(agent, start):
-    # What is covered nowhere, /sys/kernel/mm/hugepages, says how many there are; numastat, DPDK and VPP ask where.
+    # /sys/kernel/mm/hugepages, which no view covers, says how many there are; numastat, DPDK and VPP ask for each node.
     pools = sorted(Path(NODE).glob("node*/hugepages/*/*_hugepages"))
     if not pools:
         pytest.skip("needs a kernel with HugeTLB")

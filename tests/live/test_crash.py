@@ -109,7 +109,7 @@ def test_two_killed_at_once_are_replaced(agent, start, names):
 
 @pytest.mark.native
 def test_a_policy_process_that_is_killed_takes_nothing_back(agent, start):
-    """What its successor does not know yet is what was shown before: not nothing used, and not the soft limit."""
+    """Its successor shows the old values until it knows new ones: not zero usage, and not the soft limit."""
     container = start("--memory", "256MiB", "--memory-reservation", "96MiB")
     container.allocate(150)
     eventually(lambda: container.mem_total() > 160 * MIB, within=30)
@@ -254,7 +254,7 @@ def test_a_container_whose_file_system_hangs_keeps_nobody_from_ending(slow, agen
     again.attached(good)
     assert good.mem_total() == 300 << 20
 
-    # What was not done for it meanwhile can be done now.
+    # The attach that failed meanwhile can be done now.
     slow.release()
     eventually(lambda: again.cli("attach", bad.name).returncode == 0)
     assert bad.online_file() == again.attached(bad)["view"]["cpus"]

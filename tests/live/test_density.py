@@ -43,7 +43,7 @@ class Cheap:
 
 
 def held(agent):
-    """What each process of the agent holds, and how many mounts of it there are."""
+    """The costs of each process of the agent, and the number of its mounts."""
     pids = agent.status()["pids"]
     return {name: costs(pid) for name, pid in pids.items()}, len(mounts_of(agent.device))
 

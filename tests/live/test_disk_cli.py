@@ -55,7 +55,7 @@ def governed(new_agent):
 
 
 def standing(agent, group, disk):
-    """What `explain` says of a container on a disk; an assertion when it says nothing yet."""
+    """The part of `explain` about a container on a disk; asserts that there is one."""
     found = [s for s in agent.json("explain", "/" + group.path)["disk"] if s["name"] == disk.name]
     assert found, "the container is not seen on the disk"
     return found[0]

@@ -223,7 +223,7 @@ def limit_file(group):
 
 
 def dropped(group):
-    """What a group uses, after its cache was let go."""
+    """Drops a group's cache; its usage then, in bytes."""
     directory = limit_file(group).parent
     with contextlib.suppress(OSError):
         if cgroup.V2:

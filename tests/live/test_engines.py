@@ -1,6 +1,6 @@
 """The same container on every engine and by every means: its first instruction sees its view, and it starts without an agent.
 
-`make engines-test` builds the engines that Debian does not have. What a table says of them is in docs/guide/engines.md."""
+`make engines-test` builds the engines that Debian does not have. The table of engines is in docs/guide/engines.md."""
 
 import os
 import re
@@ -23,7 +23,7 @@ from kit.process import Process
 from kit.wait import PATIENCE, eventually
 
 CPUS = os.cpu_count()
-# What the agent may cost a start at worst, and a loaded machine's share.
+# Seconds that the agent may cost a start at worst, with the share of a loaded machine.
 WORST = 2.0 + 1.5 * PATIENCE
 SEEN = f"{MEMORY >> 10} kB"
 # A CDI directory that engines read; Podman 4.3 knows no other (containers/common, pkg/cdi).
@@ -353,7 +353,7 @@ def test_annotations_of_pods_and_containers_count_as_labels_do(nri):
     one = {"elbowroom.dev/views.web": "off"}
     assert SEEN not in way.once(*HEAD, name="web", pod_annotations=one)
     assert SEEN in way.once(*HEAD, name="side", pod_annotations=one)
-    # What only the pod says is the container's, for everything that looks for its labels later.
+    # A label of the pod alone counts as the container's, for everything that looks for its labels later.
     pod = way.engine.pod({"elbowroom.dev/probe": "objective=300", "elbowroom.dev/colour": "blue"})
     container = way.engine.run(pod, "/busybox", "sleep", "1000")
     row = eventually(lambda: next((row for row in way.agent.list() if row["id"] == container), None))
@@ -502,8 +502,8 @@ def summary(rows):
 
 
 def in_turn(costs, name, without, given, rounds):
-    """Starts by turns, the first of each pair by turns too. What `given` costs more, in milliseconds: the lower quartile, for what other
-    work on this machine adds is in the upper ones."""
+    """Starts by turns, the first of each pair by turns too. The extra time of `given`, in milliseconds: the lower quartile, because
+    other work on this machine shows in the upper ones."""
     without(), given()
     pairs = []
     for n in range(rounds):

@@ -12,7 +12,7 @@ from conftest import REPOSITORY
 from kit.wait import PATIENCE
 
 PAGE = REPOSITORY / "docs/guide/overview.md"
-# What a verb is typed with: those that are not here need nothing more, or are not typed without an agent.
+# Arguments of verbs. A verb that is not here needs none, or is not run without an agent.
 WORDS = {"show": ["x"], "explain": ["x"], "attach": ["x"], "detach": ["x"], "follow": ["x", "--", "/bin/true"], "top": ["--once"]}
 # Verbs that look and change nothing.
 HARMLESS = ["check", "doctor", "undo", "size", "restore", "housekeeping", "version", "help"]

@@ -355,7 +355,7 @@ def test_postgres_follows_in_what_a_reload_takes(agent, start, follow, backgroun
 
     eventually(ask, within=60)
     automatic = home / "data/postgresql.auto.conf"
-    # What wants a restart; what the command line or a role says, which is stronger than a file.
+    # Settings that need a restart, or that the command line or a role sets, which is stronger than a file.
     subprocess.run(["psql", *psql, "-qc", "ALTER ROLE postgres SET maintenance_work_mem = '32MB'"], check=True)
     before = automatic.read_text()
     for setting, said in [("shared_buffers", "restart"), ("max_parallel_workers", "command line"), ("maintenance_work_mem", "(user)")]:

@@ -43,7 +43,7 @@ def test_cpuinfo_has_the_hosts_records_of_the_cpus_shown(agent, start):
 
 
 class KernelLog:
-    """What the kernel says from now on."""
+    """The kernel's log from now on."""
 
     def __init__(self):
         self.file = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)

@@ -74,7 +74,7 @@ def test_what_a_view_reaches_is_what_the_guide_says(new_agent, start, column):
     eventually(lambda: agent.view(container)["cpus"] == FEWER and agent.view(container)["memory"] == AFTER)
     changed = {(runtime.name, quantity): 0 for runtime, _, _ in running for quantity in runtime.says}
     told = matrix.table()
-    # What is to change, but for CPUs of which this machine has too few to see it.
+    # Numbers that must change, except CPUs where this machine has too few to see it.
     lively = [
         (runtime.name, quantity)
         for runtime, _, _ in running

@@ -63,7 +63,7 @@ def on_disk(tmp_path):
 
 @pytest.fixture
 def pool(hand_made):
-    """What stands for the machine."""
+    """The cgroup that stands for the machine."""
     pool = hand_made(POOL, hierarchies=HIERARCHIES)
     if not cgroup.V2:
         pool.write("memory", "memory.use_hierarchy", 1)
@@ -224,7 +224,7 @@ def test_who_is_governed_no_more_has_all_of_its_room_again(governed, busy):
     fill(agent, busy)
     shown = lambda name: agent.json("show", f"/{POOL}/{name}")["view"]["memory"]
     eventually(lambda: knob("a", SOFT) != NO_PROTECTION, within=30)
-    # What it gives back shows in its view first.
+    # A container that gives memory back sees that in its view first.
     eventually(lambda: shown("b") < SIZE, within=60)
     for name in RESERVED:
         labels = {"elbowroom.dev/governors": "off"}

@@ -243,7 +243,7 @@ def test_behind_a_function_is_the_one_that_the_dynamic_linker_would_call(shim, p
 
 
 def test_where_the_page_is_was_said_when_the_program_began(shim, page, tmp_path):
-    """What a program writes into its environment, or over it, is its own affair."""
+    """A program may change or overwrite its environment later."""
     without_a_page(page, None)
     script = (
         "import ctypes, os, sys\n"

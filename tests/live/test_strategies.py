@@ -333,7 +333,7 @@ def test_what_was_promised_is_touched_on_nobodys_account(ask, made, hungry):
     if peak.exists():
         assert int(read(peak)) < 90 * MIB - report["touched"] // 2
     assert prepared(ask, group, "20MiB", "--hold", "100ms")["touched"] == 20 * MIB
-    # What is free already needs no touch.
+    # Memory that is free already needs no touch.
     report = prepared(ask, group, "20MiB")
     assert bool(report["touched"]) == bool(report["plan"]["reclaim"]), report
 

@@ -70,7 +70,7 @@ class Agent:
         return 0
 
     def destroy(self):
-        """Kills all its processes at one moment, so that none can start another. Whatever state it is in, none survives."""
+        """Kills all its processes at one moment, so that none can start another. None survives, in any state."""
         self.remember()
 
         def gone():
@@ -98,7 +98,7 @@ class Agent:
                 self.processes.setdefault((pid, process.started), process)
 
     def leftovers(self):
-        """What is still there though the agent was stopped; each as a line."""
+        """Processes, mounts and sockets that are left although the agent was stopped; each as a line."""
         left = [f"process {process}" for process in self.processes.values() if process.alive()]
         for device in (self.device, self.triggers, self.pages):
             if device is not None:
@@ -187,5 +187,5 @@ class Agent:
         return eventually(row)
 
     def view(self, container):
-        """What the agent says that a container sees."""
+        """The view of a container, as the agent reports it."""
         return self.row(container)["view"]

@@ -13,7 +13,7 @@ from kit.wait import PATIENCE
 
 INSIDE = Path(__file__).with_name("inside.py")
 PYTHON = "/usr/bin/python3"
-# What starts a command as root of a user namespace of its own, and which kinds of attackers there are with and without it.
+# Starts a command as root of a user namespace of its own. USERS: the kinds of attackers with and without it.
 IN_USER_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 USERS = {"host": (), "own": IN_USER_NAMESPACE}
 CPUS = os.cpu_count()

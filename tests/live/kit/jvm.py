@@ -15,7 +15,7 @@ AGENT = REPOSITORY / "target/java/elbowroom-agent.jar"
 STRESS = REPOSITORY / "java/stress"
 PERIOD = 100_000
 
-# What makes a machine believe in 16 CPUs: its affinity bounds what a quota may say.
+# A library that makes a machine believe in 16 CPUs: its affinity bounds what a quota may say.
 SIXTEEN = BUILT / "sixteen.so"
 
 

@@ -1,4 +1,4 @@
-"""What a run of these tests left: itself at its end, or, when it was killed, the next one takes it away, for it would fail on it."""
+"""Removes what a run of these tests left. A run does so at its end; after a killed run the next one does, as it would fail otherwise."""
 
 import contextlib
 import fcntl

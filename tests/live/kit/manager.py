@@ -1,4 +1,4 @@
-"""What systemd is to a service, as far as the agent asks: a socket for its messages, and a store for its descriptors.
+"""Stands in for systemd, as far as the agent uses it: a socket for its messages, and a store for its descriptors.
 
 Run as a program it starts one with what is in the store: `manager.py PID NAME=FD... -- COMMAND`."""
 
@@ -64,7 +64,7 @@ class Manager:
         self.said.clear()
 
     def prefix(self):
-        """What starts an agent with the store, for the fixture `new_agent`."""
+        """The words before a command that start it with the store, for the fixture `new_agent`."""
         pairs = [f"{name}={fd}" for name, fd in self.store.items()]
         return [sys.executable, __file__, str(os.getpid()), str(self.path), *pairs, "--"]
 

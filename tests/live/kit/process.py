@@ -100,7 +100,7 @@ def holders(directory):
 
 
 def costs(pid):
-    """What a process holds: open descriptors, threads, and resident memory in KiB, but for the program's own pages, which come and go."""
+    """The costs of a process: open descriptors, threads, and resident memory in KiB, but for the program's own pages, which come and go."""
     status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
     return {
         "fds": len(os.listdir(f"/proc/{pid}/fd")),

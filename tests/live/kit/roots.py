@@ -16,7 +16,7 @@ MERGED = ("bin", "sbin", "lib", "lib64")
 
 
 class Missing(Exception):
-    """What a root needs and this machine lacks."""
+    """This machine lacks what a root needs."""
 
 
 def root(name, debs=(), wheels=(), npm=(), files=None, build=None):
