@@ -41,7 +41,7 @@ class Entered:
 
 
 class Container(Entered):
-    """One of the lab's own. It lives until `close`, or until the lab ends in whatever way: its first process reads the lab's pipe."""
+    """A container of the lab's own. It lives until `close`, or until the lab ends in any way: its first process reads the lab's pipe."""
 
     def __init__(self, name, group, mounts=()):
         """`mounts` are (file on the host, path in the container)."""

@@ -107,7 +107,7 @@ def mount_ext4(lab, disk):
 
 
 def throttled(lab, number):
-    """One of this machine's slow disks."""
+    """A slow disk of this machine: a file that QEMU exports over FUSE."""
     file = lambda kind: lab.scope.directory / f"disk{number}.{kind}"
     export, port, log = file("export"), file("qmp"), file("log")
     export.touch()

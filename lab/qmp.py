@@ -13,8 +13,8 @@ PATIENCE_S = 20
 
 
 class Qmp:
-    """A conversation over an open descriptor; several threads may use it. One that an earlier user of the same port began goes on:
-    QEMU then refuses to negotiate again, and nothing else is wrong."""
+    """A conversation over an open descriptor; several threads may use it. A conversation that an earlier user of the same port began goes
+    on: QEMU then refuses to negotiate again, and nothing else is wrong."""
 
     def __init__(self, stream):
         self.stream, self.unread, self.lock = stream, b"", threading.Lock()

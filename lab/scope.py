@@ -203,7 +203,7 @@ def run(*words):
 
 
 def reap(pid):
-    """Collects a dead child; harmless for a process that is none."""
+    """Collects a dead child; harmless for any other process."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(int(pid), os.WNOHANG)
 

@@ -87,7 +87,7 @@ def latencies(ordered_ms, seconds):
 
 
 class Sandboxes:
-    """Those of density-of-sandboxes: many that are asked now and then, or one that is asked all the time."""
+    """The sandboxes of density-of-sandboxes: many that are asked now and then, or one that is asked all the time."""
 
     prefix = "machine-{arm}-{scene}/"
 

@@ -103,6 +103,6 @@ class Actor:
         return max(last) - min(last) if len(last) >= 0.8 * seconds else 1 << 30
 
     def samples(self, begin, seconds):
-        """Those of the story, which began then and lasted so long."""
+        """The samples of a story that began at `begin` and lasted `seconds`."""
         found = [Sample(round((at - begin) * 1000), tps, 0, mib) for at, tps, mib in list(self.seconds)]
         return [sample for sample in found if 500 <= sample.ms <= 1000 * seconds + 500]

@@ -25,7 +25,7 @@ TITLES = {
 EARLIER = {"NotReserved": "III.A", "OwnCache": "III.B", "CacheStolen": "III.C", "Swapped": "III.D"}
 UNITS = {"allocate": "allocations/s", "fill": "allocations/s", "touch": "requests/s", "read": "reads/s"}
 
-# What is done about a pitfall, in the order of tables. The paper's by hand; then the product's own commands for the same.
+# Remedies for a pitfall, in the order of tables: the paper's by hand, then the product's own commands for the same.
 STRATEGIES = {
     "baseline": "baseline: pre-touched, and the machine has memory",
     "none": "nothing is done",

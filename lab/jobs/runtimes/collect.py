@@ -192,7 +192,7 @@ def report(stage, index, program):
 
 
 def total_s(raw):
-    """The mean over containers; a machine that did not end counts with the patience that was had with it."""
+    """The mean over containers; a machine that did not end counts with its time limit."""
     return lambda arm: mean(
         machine["total_ms"] / 1e3 if machine["total_ms"] is not None else raw["patience_s"] for machine in arm["machines"]
     )

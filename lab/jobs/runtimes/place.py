@@ -116,7 +116,7 @@ def neighbour(number, threads, seconds):
 
 
 def compile_all(jdk):
-    """Everything that is compiled where it is needed, for a machine that cannot."""
+    """Compiles everything in advance, for a machine that cannot."""
     compiled(Path(jdk, "bin/java"), sorted((CACHE / "lib").glob("*.jar")))
     for program in (BUSY, KERNELS, PRETEND):
         c(program)

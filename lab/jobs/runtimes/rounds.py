@@ -47,7 +47,7 @@ def measure(raw, groups, tell, keep, runs, clock):
 
 
 def chosen(wanted, there, what):
-    """Those of `there` that are wanted, in its order; all where none is named."""
+    """The wanted names of `there`, in its order; all where none is named."""
     unknown = [name for name in wanted or [] if name not in there]
     if unknown:
         raise ValueError(f"there is no {what} {', '.join(unknown)} here: {', '.join(there)}")

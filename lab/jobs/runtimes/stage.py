@@ -1,7 +1,7 @@
 """The set-up of every figure of the runtimes: an agent, programs in containers of their own, a common start, and a clean end.
 
 Programs are started by `elbowroom run`, with `--no-views` under every arm but the adaptive ones: a cgroup is all they share with those. A
-program says "ready", is told the moment to begin, and ends by itself or is ended when the patience with it is over."""
+program says "ready", is told the moment to begin, and ends by itself or is ended at its time limit."""
 
 import contextlib
 import os
