@@ -108,7 +108,7 @@ def new_agent(binary, run_dir, strangers, tmp_path):
     made = []
 
     def new(config="", containers="", prefix=(), args=()):
-        # A runtime of this machine is none of this session's.
+        # This machine's own runtime is not asked in these tests.
         config += "" if "[nri]" in config else "\n[nri]\nsockets = []\n"
         text = f"{config}\n[containers]\n{strangers}{containers}\n"
         agent = Agent(binary, run_dir, tmp_path / f"agent{len(made)}.log", text, prefix, args)

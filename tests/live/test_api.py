@@ -39,7 +39,7 @@ def ready(agent):
 def api_server(agent):
     """The API's process."""
     for pid in map(int, os.popen(f"pgrep -P {agent.pid('supervisor')}").read().split()):
-        # One that ended since it was listed is not the one.
+        # A process that ended since it was listed is not the API's.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/cmdline", "rb") as file:
             if b"api-server" in file.read().split(b"\0"):
                 return Process(pid)

@@ -196,7 +196,7 @@ def test_what_the_agent_holds_is_not_taken_back_before_it_lets_go(doctor, made, 
 
 @contextlib.contextmanager
 def leased(ledger, file, before, ours):
-    """A value of an agent's in a file, on record as it has it."""
+    """A value that an agent set in a file, recorded in its ledger."""
     ledger.mkdir(parents=True, mode=0o700)
     knob = {
         "dir": str(file.parent),

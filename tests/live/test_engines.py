@@ -75,7 +75,7 @@ def containerd(home, image, cdi):
 
 @pytest.fixture(scope="module")
 def strict_containerd(containerd, home, image, cdi):
-    """One that makes no container to which a plugin adds a hook."""
+    """A containerd that makes no container to which a plugin adds a hook."""
     (home / "strict").mkdir()
     validator = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\nenable = true\nreject_oci_hook_adjustment = true"
     engine = Containerd(home / "strict", image, cdi, validator).start()

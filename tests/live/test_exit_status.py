@@ -86,6 +86,6 @@ def test_another_user_is_told_that_root_is_needed(agent, open_program):
     for words in (["list"], ["show", "x"], ["alerts"]):
         refused = as_nobody(*words)
         assert refused.returncode == 2 and "needs root" in refused.stderr, (words, refused)
-    # One that runs is not called none.
+    # It does not say that no agent runs.
     checked = as_nobody("check")
     assert checked.returncode == 1 and "needs root" in checked.stdout and "start one" not in checked.stdout, checked

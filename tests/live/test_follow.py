@@ -57,7 +57,7 @@ def ends(process):
 def need(name):
     for path in (shutil.which(name), matrix.UNPACKED / f"usr/bin/{name}", matrix.UNPACKED / f"usr/sbin/{name}"):
         if path and os.access(path, os.X_OK):
-            # One that was unpacked runs where its libraries are installed.
+            # An unpacked program runs only where its libraries are installed.
             missing = [line.split()[0] for line in subprocess.run(["ldd", path], capture_output=True, text=True).stdout.splitlines() if "not found" in line]
             if missing:
                 pytest.skip(f"needs {', '.join(missing)} for {path}: tools/setup runtimes")
@@ -381,7 +381,7 @@ def test_postgres_follows_in_what_a_reload_takes(agent, start, follow, backgroun
 
 
 def test_what_a_server_does_not_heed_is_put_back_at_once_and_said_once(agent, start, follow, tmp_path):
-    """One that writes down what it is told, and has it from elsewhere."""
+    """An actuator that records what it is told, and always reports another value."""
     written = tmp_path / "written"
     actuator = tmp_path / "deaf"
     actuator.write_text(f"#!/bin/sh\ncase $1 in get) echo {128 * MIB} bytes ;; set) echo $2 >>{written} ;; esac\n")
@@ -400,7 +400,7 @@ def test_what_a_server_does_not_heed_is_put_back_at_once_and_said_once(agent, st
     assert len(written.read_text().split()) == 4
 
 
-# What is refused before anything is touched, and the words that say so.
+# Arguments that are refused before anything is touched, and the words of the refusal.
 BAD = {
     "no container": (["nobody", "--", "/bin/true"], 'no container "nobody"'),
     "no actuator": (["{}", "--", "/no/such/actuator"], "/no/such/actuator"),

@@ -44,7 +44,7 @@ def follows(container, mib):
 
 
 def busy_and_late(process, neighbour, seconds):
-    """The CPUs that a process uses meanwhile, and how long the view of a neighbour takes to follow at most, but for once."""
+    """The CPUs that a process uses meanwhile, and the longest but one time that a neighbour's view takes to follow, in seconds."""
     used, begin, late = cpu_seconds(process), time.monotonic(), []
     while time.monotonic() < begin + seconds:
         late.append(follows(neighbour, 300 + len(late)))
@@ -53,8 +53,8 @@ def busy_and_late(process, neighbour, seconds):
 
 
 def hardly_notices(attacked, busiest, latest):
-    """What `attacked` measures, the CPUs of a process and how late a neighbour's view is, is below both. Other work on this machine is in
-    the way, too, but not each time."""
+    """Repeats `attacked` until both of its results are below the bounds: the CPUs of a process, and the delay of a neighbour's view. Other
+    work on this machine may spoil a try, but not each one."""
     seen = []
     while not seen or seen[-1][0] >= busiest or seen[-1][1] >= latest:
         assert len(seen) < 4, (seen, busiest, latest)
@@ -140,7 +140,7 @@ def test_tenants_bounds_are_their_own(agent, start, many):
     agent.attached(later)
     assert later.online_file() == 1
     follows(nested, 400), follows(flooder, 400)
-    # One of them that goes is noticed in time, in a directory of any size.
+    # A removed cgroup is noticed in time, in a directory of any size.
     first = mine()[0]["path"].rsplit("/", 1)[1]
     (inside / "docker" / first).rmdir()
     begin = time.monotonic()

@@ -22,7 +22,7 @@ NOBODY = 65534
 MIB = 1 << 20
 SOCKET = "/run/mysqld/mysqld.sock"
 PASSWORD = "roots-own-word"
-# What a client of an answer to any question is: nothing but what it finds.
+# A client that answers any question with what it finds around it.
 LOOK = """
 import json, os, socket, sys
 status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
@@ -321,7 +321,7 @@ def test_the_agent_asks_a_hostile_server_and_goes_on(new_agent, start, rogue):
 
 @pytest.mark.parametrize("page", ["moved", "endless", "slow"])
 def test_a_hostile_page_of_metrics_costs_its_own_probe(new_agent, start, tmp_path, page):
-    """One that leads to the host, one without end, and one that comes a byte at a time."""
+    """A page that leads to the host, one without end, and one that comes a byte at a time."""
     server = socket.create_server(("127.0.0.1", 0))
     elsewhere = socket.create_server(("127.0.0.1", 0))
     elsewhere.settimeout(0.1)

@@ -23,7 +23,7 @@ ALL = os.environ.get("ELBOWROOM_TEST_RUNTIMES") == "all"
 
 
 def runtimes(column):
-    """Those that are here, and why others are not."""
+    """The runtimes that are here, and why others are not."""
     here, missing = [], []
     for runtime in matrix.all_runtimes():
         if column in runtime.columns:

@@ -20,7 +20,7 @@ RESERVE += 'memory = { reserve = "100MiB", guaranteed = true }\n'
 
 
 class Podman:
-    """Podman with its defaults, but for where it keeps its files."""
+    """Podman with its defaults, except the place of its files."""
 
     def __init__(self, home):
         self.home, self.root = home, home / "tree"
@@ -39,7 +39,7 @@ class Podman:
         return self.call("run", "--network", "none", *LIMITS, *run, "--rootfs", self.root, *words, options=options)
 
     def start(self, *run):
-        """One that runs on; the path of its scope."""
+        """Starts a container that runs on; the path of its scope."""
         ident = self.run("/bin/sleep", "1000", run=["--detach", "--name", NAME, *run]).strip()
         return f"/machine.slice/libpod-{ident}.scope"
 

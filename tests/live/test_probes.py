@@ -69,7 +69,7 @@ def test_a_label_says_which_file_to_read(agent, docker):
     said(agent, container, served=3.0, objective=7.0)
     # A file that is not written any more says nothing.
     eventually(lambda: probe(agent, container)["freshness"] == "stale", within=30)
-    # Nor does one that is none, and the agent goes on.
+    # Nor does a FIFO in its place, and the agent goes on.
     container.run("sh", "-c", "rm /tmp/probe; mkfifo /tmp/probe")
     eventually(lambda: "plain file" in (probe(agent, container)["problem"] or ""))
 

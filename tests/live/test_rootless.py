@@ -89,7 +89,7 @@ def test_a_container_of_a_user_has_a_view_where_the_configuration_names_it(new_a
 
     def attached():
         rows = ours(agent, user)
-        # Its monitor, which is in a cgroup of nearly the same name, is none.
+        # Its monitor, which is in a cgroup of nearly the same name, is no container.
         assert len(rows) == 1 and rows[0]["attached"], [(row["path"], row["attach_note"]) for row in rows]
         return rows[0]
 

@@ -48,7 +48,7 @@ def own_agent(run_dir, container):
     """The processes of a container's own agent, by role."""
     found = {}
     for pid in holders(own_directory(run_dir, container)):
-        # One that ends has no words any more.
+        # A process that ends has no command line any more.
         for role in words(pid)[1:2]:
             found.setdefault(role, Process(pid))
     return found

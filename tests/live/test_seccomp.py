@@ -157,7 +157,7 @@ def test_static_programs_see_their_view_from_the_first_call_and_follow_it(new_ag
 
     cgroup.limit_cpus("/elbowroom-test-live-seccomp0", CPUS)
     cgroup.limit_memory("/elbowroom-test-live-seccomp0", 300 * MIB)
-    # How many CPUs there are for it is the machine's affair now; the calls say what the file says.
+    # Its number of CPUs depends on the machine now; the calls say what the file says.
     eventually(lambda: ask()[TOTAL] == 300 * MIB and ask()[OWN] == container.online_file())
     agent.stop()
     # No agent keeps its page: the kernel answers.
@@ -362,7 +362,7 @@ def test_who_asks_with_memory_that_is_never_there_keeps_nobody_else_waiting(new_
     assert time.monotonic() - began < 4 * PATIENCE
     assert keeper.worker() == before
 
-    # One that a signal does not end is followed by another all the same.
+    # A worker that a signal does not end at once is replaced all the same.
     os.kill(before, signal.SIGKILL)
     assert ask()[OWN] == 1
     assert keeper.worker() != before

@@ -34,7 +34,7 @@ memory = {{ reserve = "64TiB" }}
 
 
 def tool(name):
-    """One of Prometheus's programs."""
+    """The path of a program of Prometheus."""
     if not (TOOLS / name).exists():
         pytest.skip(f"needs {name}: run 'tools/setup prometheus'")
     return TOOLS / name

@@ -122,7 +122,7 @@ class Agent:
                 answer = peer.makefile().readline()
             except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
                 return None
-        # One that died while it answered has not answered.
+        # An agent that died while it answered has not answered.
         return json.loads(answer) if answer.endswith("\n") else None
 
     def status(self):

@@ -320,7 +320,7 @@ class Containerd(Cri):
 
 class Crio(Cri):
     """A CRI-O of today with conmon and runc of Debian; crun, which it takes first, where that runs. Its configuration is where that of a
-    package would be, for an agent learns there where containers are kept. Podman brings the image: both use containers/storage."""
+    package would be, because an agent learns there where containers are kept. Podman brings the image: both use containers/storage."""
 
     ENGINE, PARENT = "crio", "/elbowroom-test-crio"
     CONFIG = Path("/etc/crio/crio.conf.d/elbowroom-test.conf")
