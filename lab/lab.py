@@ -98,7 +98,7 @@ class Lab:
         return agent.start(within=20)
 
     def backend(self, variant):
-        """The started program whose files containers read: see lab/backends.py."""
+        """The source of the files that containers read, started: see lab/backends.py."""
         return BACKENDS[variant](self)
 
     def start(self, *words, **options):

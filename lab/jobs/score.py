@@ -117,8 +117,8 @@ SCENES = {"read": read, "swarm": swarm, "kills": kills, "calm": calm, "memory": 
 # ---- the page ----
 
 def study(raw):
-    """Rows in the order of SCENES, with cells by contender and the best contender. There is no sum: a row of isolation and one of what it costs do
-    not weigh the same for every reader."""
+    """Rows in the order of SCENES, with cells by contender and the best contender. There is no sum: a row of isolation and one of what it
+    costs do not weigh the same for every reader."""
     rows = []
     order = list(SCENES)
     for scene in sorted(raw["scenes"], key=lambda scene: (order.index(scene["job"]), scene["result"])):
