@@ -28,7 +28,7 @@ def agent(new_agent):
 
 @pytest.fixture
 def follow(agent, tmp_path):
-    """Starts `elbowroom follow`: `follow(container, "mariadb", "--socket=...", part="25%")`. It must end with status 0, unless a test kills it."""
+    """Starts `elbowroom follow`: `follow(container, "mariadb", "--socket=...", part="25%")`. It must end with 0, unless a test kills it."""
     started = []
 
     def start(container, actuator, *arguments, **options):

@@ -103,7 +103,7 @@ def test_a_protected_container_says_so_in_the_kernel_and_undo_takes_it_back(ask,
     program("hold 40")
     file = knob(group, "memory.low" if cgroup.V2 else "memory.swappiness")
     before = read(file)
-    # Standard input is closed, so there is no answer.
+    # Standard input is /dev/null, so the question has no answer.
     done = ask("protect", f"/{group.path}")
     assert done.returncode == 1 and "->" in done.stdout and "nothing was written" in done.stderr
     assert read(file) == before

@@ -1,9 +1,9 @@
 """`descriptors.py PLACE SOCKET...`: sends descriptors whose close blocks for as long as this program chooses.
 
 PLACE is a directory with `fuse`, a node like /dev/fuse, and an empty directory `mnt`; or "" for none: then only TCP is sent. A SOCKET is
-the path of a unix socket, or @NAME of an abstract one. Prints the outcome as one line of JSON, by socket, then stays until its input ends: as
-long as it lives, nothing is answered. Kill it with its process group: a file that it has open itself is closed when the process that serves
-it is gone."""
+the path of a unix socket, or @NAME of an abstract one. Prints the outcome as one line of JSON, by socket, then stays until its input ends:
+as long as it lives, nothing is answered. Kill it with its process group: a file that it has open itself is closed when the process that
+serves it is gone."""
 
 import contextlib
 import ctypes
