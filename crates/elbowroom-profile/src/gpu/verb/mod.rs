@@ -48,7 +48,7 @@ pub struct GpuArgs {
     /// The tracing library, where it is not beside this program.
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
-    /// CUPTI, where the dynamic linker does not find libcupti.so.12.
+    /// CUPTI, where the dynamic linker does not find libcupti.so.13 or .12.
     #[arg(long, value_name = "FILE")]
     cupti: Option<PathBuf>,
     /// Add up traces that are there already, instead of running anything; repeatable.
