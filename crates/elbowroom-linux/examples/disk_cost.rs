@@ -21,9 +21,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// One second each: six times the devices are looked at anew, twelve times the page cache.
+/// Calls of a second each. In these, every device and every container's page cache is read again twelve times.
 const LOOKS: u64 = 60;
-/// Then so many in which every container has read from every disk of its own since the last.
+/// Calls after those, each after every container has read from each of its disks.
 const BUSY_LOOKS: u64 = 5;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,4 +1,4 @@
-//! Who puts limits back when their holder cannot.
+//! The guard: a process that puts limits back when their holder cannot.
 
 use super::holder::{self, LeaseHolder};
 use super::knob::KnobError;

@@ -33,8 +33,8 @@ pub struct IoTarget<'a> {
 /// [`IoMax::MAX`] and no weight take ours off.
 ///
 /// `weight` is 1..=1000, the kernel's own scale for bfq and a part of iocost's; it is set where the disk divides by weight,
-/// and where it cannot be, limits work all the same. Limits are all or nothing: where one of the four belongs to somebody
-/// else or is refused, none of ours stays on this container and disk, and the answer says why.
+/// and where it cannot be, limits work all the same. Limits are all or nothing: where another program holds one of the four,
+/// or the kernel refuses it, none of ours stays on this container and disk, and the answer says why.
 pub fn set_io_max(
     leases: &mut Leases,
     place: &IoTarget<'_>,

@@ -69,7 +69,7 @@ pub enum LeaseError {
     Held {
         /// The ledger.
         dir: PathBuf,
-        /// Who.
+        /// That process.
         pid: i32,
     },
 }
@@ -193,7 +193,7 @@ impl Leases {
         self.set_with(knob, |_| value, CgroupKnob::write, because)
     }
 
-    /// As [`Self::set`], but where the value from before is the tighter limit, that one is in force and no lease is held.
+    /// As [`Self::set`], but where the value from before is the tighter limit, it stays in force and no lease is held.
     ///
     /// # Errors
     /// As [`Self::set`].

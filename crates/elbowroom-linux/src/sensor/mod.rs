@@ -12,12 +12,13 @@
 //! place; a cgroup that vanishes while it is read is a normal value; what cannot be read is absent and logged once per cause; nothing
 //! here panics on what a file says.
 //!
-//! A tenant makes as many cgroups as it likes: only so many are followed for each, and looking at them takes a bounded part of a CPU
+//! A tenant makes as many cgroups as it likes: a bounded number is followed for each, and looking at them takes a bounded part of a CPU
 //! ([`tenant`]).
 //!
 //! Files kept open: two per group (CPU and memory counters), three where v1 keeps throttling of a quota in another file,
-//! plus one per hierarchy and three for the machine; where disks are watched, up to four more per container. `open` raises the soft limit of open files to the hard one; groups
-//! beyond that less 256 are read by opening, which is slower and not wrong. Everything else opens, reads and closes.
+//! plus one per hierarchy and three for the machine; where disks are watched, up to four more per container. `open` raises the soft
+//! limit of open files to the hard one; groups beyond that less 256 are read by opening, which is slower and not wrong. Everything else
+//! opens, reads and closes.
 
 mod available;
 mod details;
