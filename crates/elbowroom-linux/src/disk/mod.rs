@@ -4,8 +4,8 @@
 //! partition, a disk), the kernel counts it at each, and limits at two of them would throttle it twice.
 //!
 //! Approach: [`Devices`] reads the stack from sysfs once and answers which devices stand for a given one ([`governed`]). These
-//! are the whole disks, as long as every layer above them passes each request on charged to the cgroup that made it, else
-//! the lowest layer that does not. Which layers do was found out by experiment: `docs/decisions/0007-governed-device.md`.
+//! are the whole disks, as long as every layer above them passes each request on, charged to the cgroup that made it, else
+//! the lowest layer that does not. Experiments showed which layers do: `docs/decisions/0007-governed-device.md`.
 //!
 //! Properties: reading never opens a device and never asks a file system that could make it wait (a path is resolved by the
 //! table of mounts, not by `stat`); a device that vanishes while it is read is not there; a stack that leads back to itself
@@ -152,7 +152,7 @@ impl Devices {
         wanted && self.governed(number) == BTreeSet::from([number]) && !self.is_hidden_below_layer(number)
     }
 
-    /// The devices that stand for `number`: itself, or those below it that all of its transfer reaches charged to the cgroup
+    /// The devices that stand for `number`: itself, or those below it that all of its transfer reaches, charged to the cgroup
     /// that made it. Empty for a device that was not learned, or that leads nowhere (a loop device without a file).
     pub fn governed(&self, number: DeviceNumber) -> BTreeSet<DeviceNumber> {
         let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
@@ -188,7 +188,7 @@ impl Devices {
         covered
     }
 
-    /// Whether a layer passes each request on to the devices below it charged to the cgroup that made it.
+    /// Whether a layer passes each request on to the devices below it, charged to the cgroup that made it.
     fn passes_through(&self, node: &BlockDevice) -> bool {
         let below = |n: &DeviceNumber| self.nodes.get(n).map(|node| &node.kind);
         match &node.kind {

@@ -140,7 +140,7 @@ impl BlockDevice {
     }
 }
 
-/// Whether a device-mapper device hands each request to the devices below it charged to the cgroup that made it. sysfs does not
+/// Whether a device-mapper device hands each request to the devices below it, charged to the cgroup that made it. sysfs does not
 /// show the device's targets, but the tool that made it (the prefix of `uuid`) and the devices `below`:
 ///
 /// - `CRYPT-`: encryption does.
