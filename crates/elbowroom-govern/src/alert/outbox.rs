@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 pub struct NotificationLimit {
     /// A condition that began is told at most once in this time.
     pub quiet: Micros,
-    /// At most so many conditions are told in this time.
+    /// Most conditions that are told in this time.
     pub burst: usize,
 }
 

@@ -17,7 +17,7 @@ const MIN_INTERVAL: Micros = Micros::millis(900);
 const FIRST_REPEAT: Micros = Micros::millis(1_900);
 const MAX_REPEAT: Micros = Micros::secs(30);
 
-/// Whom was asked when, and what their views show.
+/// When each container was asked for memory, and what its view shows.
 #[derive(Debug, Default)]
 pub struct PressureNotices {
     /// What views show at most, where that is less than they would.

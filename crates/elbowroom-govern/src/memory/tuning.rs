@@ -26,7 +26,7 @@ pub(super) struct MemoryTuning {
     /// nor, by a container that suffers from single slow requests, less than this.
     pub(super) unnoticed_stall: f64,
     /// Programs are asked for memory when they waited for this part of a period (sd-event(3), `MEMORY_PRESSURE_DEFAULT_THRESHOLD_USEC`:
-    /// 200 ms of 2 s); and who reads back this part of its memory within ten periods could use more.
+    /// 200 ms of 2 s). A container that reads this part of its memory back within ten periods could use more.
     pub(super) pressing: f64,
     /// A container in which nothing runs or waits for this part of the time has done all that was asked of it.
     pub(super) idle: f64,
@@ -97,7 +97,7 @@ pub(super) struct SavingTuning {
     /// `user_proactive_reclaim`): a large step that it cannot take costs CPU time.
     pub(super) max_step: f64,
     pub(super) min_step: f64,
-    /// So much is left in any container.
+    /// What is left in any container.
     pub(super) keep: f64,
     /// What may come back in a second, as a part of usage, before that is harm.
     pub(super) harmless_refault: f64,
