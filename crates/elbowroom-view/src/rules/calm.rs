@@ -22,11 +22,11 @@
 use elbowroom_types::unit::Micros;
 use std::collections::VecDeque;
 
-/// A period ends with the first tick that is so long after it began: with ticks of 24 ms every second one.
+/// A period ends with the first tick that is this long after it began: with ticks of 24 ms every second one.
 pub(super) const PERIOD: Micros = Micros::millis(40);
-/// A view falls to the most that fairness gave in so many periods.
+/// A view falls to the most that fairness gave in this many periods.
 pub(super) const FALL_PERIODS: usize = 3;
-/// A view rises to the least that it would not have fallen below for so long.
+/// A view rises to the least that it would not have fallen below for this long.
 pub(super) const RISE_AFTER: Micros = Micros::millis(850);
 
 /// What fairness gave a container lately, in thousandths of a CPU.

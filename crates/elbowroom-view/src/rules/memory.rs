@@ -87,9 +87,9 @@ pub struct MemorySamplePair {
 /// Reclaim hurts where some task waited for memory for more than this part of the time. kswapd's own work counts as waiting, and
 /// alone may reach it; so this alone is no hurt.
 const STALLED: Percent = Percent::whole(10);
-/// Reclaim hurts where so many pages that were in use were lost between two looks at it; 1 MiB.
+/// Reclaim hurts where this many pages that were in use were lost between two looks at it; 1 MiB.
 const LOST_PAGES: u64 = 256;
-/// After reclaim hurt, nothing grows for so long: programs that shrink need time, and who grows at once hurts again.
+/// After reclaim hurt, no view grows for this long: programs that shrink need time, and a view that grows at once hurts again.
 pub(super) const REST: Micros = Micros::secs(5);
 
 /// What reclaim cost between two looks at it.
@@ -230,9 +230,9 @@ pub fn reserved(soft: Option<Bytes>, usage: Bytes) -> Bytes {
     soft.map_or(Bytes::ZERO, |soft| soft.saturating_sub(usage))
 }
 
-/// What a container takes of a group above it whose memory is sold twice: what it uses, and, where it has a soft limit, all
-/// that it is shown or promised, whatever of that it has filled: nothing in a group takes a grant back. One without a soft
-/// limit made no difference between what it may use and what it is sure of.
+/// What a container takes of a group above it whose memory is sold twice: what it uses. With a soft limit it takes all that it
+/// is shown or promised, filled or not: nothing in a group takes a grant back. A container without a soft limit draws no line
+/// between what it may use and what it is sure of.
 pub fn committed(e: Bytes, promised: Option<Bytes>, usage: Bytes) -> Bytes {
     promised.map_or(usage, |soft| usage.max(soft).max(e))
 }
