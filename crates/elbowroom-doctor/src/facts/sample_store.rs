@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// So many are kept; a week of them, taken every twenty minutes.
+/// Most samples that are kept: a week of them, taken every twenty minutes.
 const MAX_SAMPLES: usize = 504;
 
 /// No look takes so long to write.

@@ -103,7 +103,7 @@ pub enum RevertOutcome {
     Foreign(String),
     /// The agent holds it.
     Leased(LeasedValue),
-    /// So much is in use that the old value would kill.
+    /// More is in use than the old value allows: writing it would kill processes.
     InUse {
         /// The file that says so.
         file: String,

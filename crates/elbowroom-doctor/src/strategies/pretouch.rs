@@ -35,7 +35,7 @@ pub enum PretouchBound {
     Promise,
     /// A limit of the container or of a cgroup around it.
     Limit,
-    /// So much is free, or idle page cache.
+    /// The memory that is free or idle page cache.
     Idle,
     /// More would leave the host short.
     Reserve,
