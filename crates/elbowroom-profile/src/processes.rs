@@ -1,4 +1,4 @@
-//! Who was sampled: processes with their programs and mapped files, kept up to date by perf's records, and stacks counted.
+//! Sampled processes with their programs and mapped files, kept up to date by perf's records, and their stacks counted.
 //!
 //! # Problem
 //! A container's start is the work of programs that live for milliseconds: `runc`, a copy of `runc` in memory, `dockerd` that

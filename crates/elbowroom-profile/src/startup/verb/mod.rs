@@ -271,7 +271,7 @@ fn profile_rates(
     let processes = sampler.map(Sampler::stop);
     measured?;
     let started = rates.iter().map(|rate| rate.all.starts - rate.all.failures).sum();
-    // Where nothing started there is nothing that one start costs.
+    // Without a start there is no cost of a start.
     let cost = processes.filter(|_| started > 0).map(|processes| {
         overhead.lost = processes.tally.lost;
         startup_cost(processes, args.frequency, started)
