@@ -327,7 +327,7 @@ pub fn append_java_agent(options: &mut OsString, jar: &str, most: u32) {
     append(format!("-XX:ParallelGCThreads={}", hotspot_gc_threads(most)), "-XX:ParallelGCThreads=");
 }
 
-/// The GC threads that HotSpot makes for so many CPUs (`WorkerPolicy::parallel_worker_threads`): all up to eight, then five of eight.
+/// The GC threads that HotSpot makes for `cpus` CPUs (`WorkerPolicy::parallel_worker_threads`): all up to eight, then five of eight.
 fn hotspot_gc_threads(cpus: u32) -> u32 {
     match cpus {
         0..=8 => cpus.max(1),
