@@ -191,8 +191,9 @@ fn of(slot: u32, set: &mut ActiveSet) -> Micros {
 /// What we counted, what the kernel did, and what we had counted after it was asked.
 type Counts = (Micros, Micros, Micros);
 
-/// The kernel's account, read between two of ours, lies between them but for 1 %, in the first of a few measurements in which
-/// the kernel hid no switch: a run that ends in a hidden one is in no total until the sensor reads the kernel's own.
+/// The kernel's account, read between two of ours, lies between them but for 1 %. The first of a few measurements in which
+/// the kernel hid no switch counts: a run that ends in a hidden switch is in no total until the sensor reads the kernel's
+/// own.
 fn assert_agree(set: &mut ActiveSet, mut measure: impl FnMut(&mut ActiveSet) -> Counts) {
     for _ in 0..10 {
         let missed = set.stats().missed;

@@ -15,10 +15,10 @@
 //! | `/elbowroom/<name>` | `elbowroom run`, which leaves its labels in a file, too |
 //! | one the configuration names | plain |
 //!
-//! Names and labels are in files of the engines: Docker's below its data root, with `userns-remap` below `<uid>.<gid>` there; those of
-//! containers/storage (Podman, CRI-O) by storage driver, with a list of its own for containers that are removed when they end. LXC,
-//! Incus and nspawn have names and no labels. `paths.rs` reads the path, `docker.rs`, `containerd.rs`, `storage.rs` and `named.rs` the
-//! engines' files; `record.rs` makes a container of what they say.
+//! Names and labels are in files of the engines. Docker's are below its data root, with `userns-remap` below `<uid>.<gid>` there.
+//! Those of containers/storage (Podman, CRI-O) are kept by storage driver, with a separate list for containers that are removed
+//! when they end. LXC, Incus and nspawn have names and no labels. `paths.rs` reads the path, `docker.rs`, `containerd.rs`,
+//! `storage.rs` and `named.rs` the engines' files; `record.rs` makes a container of what they say.
 //!
 //! Only cgroups that root made count: a user to whom a cgroup was delegated can give those below it any name. Containers of users
 //! (rootless engines) are those that the configuration names. The cgroup of a container's monitor is none, whatever pattern it fits.

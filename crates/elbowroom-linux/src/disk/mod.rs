@@ -7,9 +7,9 @@
 //! are the whole disks, as long as every layer above them passes each request on, charged to the cgroup that made it, else
 //! the lowest layer that does not. Experiments showed which layers do: `docs/decisions/0007-governed-device.md`.
 //!
-//! Properties: reading never opens a device and never asks a file system that could make it wait (a path is resolved by the
-//! table of mounts, not by `stat`); a device that vanishes while it is read is not there; a stack that leads back to itself
-//! ends.
+//! Properties: reading never opens a device and never asks a file system that could make it wait: a path is resolved by
+//! the table of mounts, not by `stat`. A device that vanishes while it is read is not there. A stack that leads back to
+//! itself ends.
 //!
 //! [`governed`]: Devices::governed
 

@@ -1,7 +1,7 @@
 //! Limits that cannot outlive us.
 //!
 //! Whatever the agent writes into a cgroup file that limits a container is a *lease*: the value from before is on record
-//! before ours is in force, and comes back when we release it, when we die, and when we fall silent. Three parties:
+//! before ours is in force. It comes back when the agent releases the lease, dies or falls silent. Three parties:
 //!
 //! - the **holder**, one process, has a [`Leases`]. It changes knobs and says with [`Leases::heartbeat`] that it works.
 //! - the **guard**, another process, has a [`LeaseGuard`]. It puts everything back when the holder dies or misses three beats.

@@ -1,9 +1,10 @@
 //! A write that may block, with an end.
 //!
-//! The kernel reclaims for as long as it makes progress while a process waits in a write to a memory file; only a signal ends
-//! it. So a child process waits, and is killed when the time is over. It shares our table of open files: the kernel keeps a
-//! record lock until the last process that shares the table is gone, so a process that asks whether the holder of leases lives
-//! ([`crate::lease`]) hears yes until no write of ours can take effect any more. It dies with the thread that made it.
+//! The kernel reclaims for as long as it makes progress while a process waits in a write to a memory file; only a signal
+//! ends it. So a child process waits, and is killed when the time is over. It shares our table of open files, and the kernel
+//! keeps a record lock until the last process that shares the table is gone. So a process that asks whether the holder of
+//! leases lives ([`crate::lease`]) hears yes until no write of ours can take effect any more. The child dies with the thread
+//! that made it.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

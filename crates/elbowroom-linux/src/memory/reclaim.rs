@@ -310,9 +310,9 @@ fn reclaim_by_transient_high(
     }
 }
 
-/// Presses on a v1 group by a limit that never comes about, so that nothing that runs there meets one of ours. Where anonymous memory is to
-/// stay and the kernel could swap it, no more is taken than there is clean page cache, with the group's swappiness at 1, a lease too: at 0,
-/// one that meets its user's limit meanwhile would find nothing in swap, and be killed.
+/// Presses on a v1 group by a limit that never comes about, so that no process there meets a limit of ours. Where anonymous memory
+/// is to stay and the kernel could swap it, no more is taken than there is clean page cache. The group's swappiness is 1 meanwhile,
+/// a lease too: at 0, the kernel would not swap for a process that meets its user's limit, but kill it.
 fn reclaim_by_transient_limit(
     layout: &CgroupLayout,
     leases: &mut Leases,

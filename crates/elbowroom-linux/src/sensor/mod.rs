@@ -7,10 +7,11 @@
 //! no tick ever opens a directory. Counters are read with `pread` on files kept open, of the groups that may have changed:
 //! the [`ActivitySource`] says which.
 //!
-//! Properties: a [`CgroupId`] names one directory for ever (its inode on cgroupfs; re-creation under the same path is another
-//! group); parents are told before children; of groups that go together each is told, and [`HostEvent::Gone`] before what came in its
-//! place; a cgroup that vanishes while it is read is a normal value; what cannot be read is absent and logged once per cause; nothing
-//! here panics on what a file says.
+//! Properties:
+//! - A [`CgroupId`] names one directory for ever (its inode on cgroupfs; re-creation under the same path is another group).
+//! - Parents are told before children. Of groups that go together each is told, and [`HostEvent::Gone`] before what came in its place.
+//! - A cgroup that vanishes while it is read is a normal value. What cannot be read is absent and logged once per cause.
+//! - Nothing here panics on what a file says.
 //!
 //! A tenant makes as many cgroups as it likes: a bounded number is followed for each, and looking at them takes a bounded part of a CPU
 //! ([`tenant`]).

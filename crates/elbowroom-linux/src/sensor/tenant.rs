@@ -23,7 +23,7 @@ pub const MAX_GROUPS_PER_TENANT: usize = 1_000;
 /// How many of these may be containers, each with a view of its own: a Kubernetes node in a container has some 200. They all take from
 /// the views that there are (`view_server::slots`), and from what the mounter does.
 pub const MAX_CONTAINERS_PER_TENANT: usize = 256;
-/// A quota counts as used up for so long after it was seen to be: longer than a rescan takes.
+/// A quota counts as used up for this long after it was seen to be: longer than a rescan takes.
 const OVER_QUOTA_FOR: Duration = Duration::from_secs(60);
 /// Looking at changes below one tenant takes at most one part in this many of a CPU, and looking at its processes as much again.
 const WORK_SHARE: u32 = 20;

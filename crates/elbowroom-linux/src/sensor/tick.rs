@@ -1,10 +1,10 @@
 //! What groups use, every period.
 //!
-//! A group that used no CPU time and whose memory hardly moved is read half as often as before, down to every 1.5 s; one that
-//! did something is read every period again. A group whose parent was read in the same tick and used nothing has its memory
-//! read only. What a parent used and its children that were read do not explain was used by one that is backing off, so some
-//! of those are read early: a container that wakes up is seen within a few periods, not after 1.5 s. Where the explanation is
-//! a process directly in the parent (v1 allows it), looking is in vain and soon costs one read a period.
+//! A group that used no CPU time and whose memory hardly moved is read half as often as before, down to every 1.5 s. A group
+//! that did something is read every period again. A group whose parent was read in the same tick and used nothing has its
+//! memory read only. What a parent used, and its children that were read do not explain, was used by a child that is backing
+//! off. So some of those are read early: a container that wakes up is seen within a few periods, not after 1.5 s. Where the
+//! explanation is a process directly in the parent (v1 allows it), looking is in vain and soon costs one read a period.
 //!
 //! With [`ActivitySource::Tracked`], the scheduler says through BPF which groups ran and for how long. Each period, the memory of those is
 //! read from files. Once in 64 periods, the memory of every other group is read too, and the CPU time of groups that ran since.
