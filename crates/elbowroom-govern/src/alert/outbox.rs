@@ -1,7 +1,7 @@
 //! How often one addressee is told.
 //!
-//! Problem: a condition that comes and goes every second must not start a program every second, five hundred containers that
-//! starve at once must not send five hundred messages, and a receiver that heard that something began must also hear that it ended.
+//! Problem: a condition that comes and goes every second must not start a program every second. Five hundred containers that starve
+//! at once must not send five hundred messages. A receiver that heard that something began must also hear that it ended.
 //!
 //! Approach: an [`Outbox`] knows what is and what its addressee was told, and gives notice of the difference.
 //!

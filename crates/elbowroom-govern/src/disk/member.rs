@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 /// A container's limits on a disk are loosened at most this often: once in a period of a second, however much that jitters. A cut does not
 /// wait.
 const MIN_WRITE_INTERVAL: Micros = Micros::millis(900);
-/// A limit that the kernel refused, or that another program wrote over, is tried again this much later: when the ten minutes of its
-/// writer are over for the ledger that found it so too, which was up to a tick later.
+/// A limit that the kernel refused, or that another program wrote over, is tried again this much later. By then the ten minutes
+/// that the other program has are over for the ledger too, which may have found its value a tick later.
 const CEDED_RETRY: Micros = Micros::secs(602);
 
 /// A container's state on one disk.

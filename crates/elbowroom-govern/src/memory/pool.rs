@@ -1,10 +1,10 @@
 //! What is divided: the machine, and inside of it each cgroup with a hard limit around several containers.
 //!
 //! # Approach
-//! Containers compete as equals whichever cgroup they are in, and a cgroup has no more than its limit: all of the machine's are
-//! entitled together; where those of a cgroup would be owed more than it may have, they are entitled to that among themselves, and
-//! the others to the rest, until every limit holds. A container that needs memory gets it from any in the pool that is short: in the
-//! machine when that is, in a cgroup when its limit is reached.
+//! Containers compete as equals whichever cgroup they are in, and a cgroup has no more than its limit. All containers of the
+//! machine are entitled together. Where those of a cgroup would be owed more than it may have, they divide its limit among
+//! themselves, and the others divide the rest, until every limit holds. A container that needs memory gets it from any in the pool
+//! that is short: in the machine when that is, in a cgroup when its limit is reached.
 
 use super::entitle::{MemoryClaimant, entitle};
 use super::member::MemoryMember;

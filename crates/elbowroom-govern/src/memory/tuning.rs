@@ -11,7 +11,8 @@ pub(super) struct MemoryTuning {
     pub(super) min_amount: f64,
     /// The least that is recalled in a period, or that a red container is helped by, so that the rest does not take for ever.
     pub(super) min_step: f64,
-    /// Nothing changes for so long: an order without an answer is lost, a machine without need is idle, a longer period is a pause.
+    /// Nothing changes for this long: an order without an answer is lost, a machine without need is idle, a longer period is a
+    /// pause.
     pub(super) patience: Micros,
     /// A shorter period says nothing about a rate.
     pub(super) min_period: Micros,
@@ -87,7 +88,7 @@ pub(super) const TUNING: MemoryTuning = MemoryTuning {
 /// Every number of saving that is given rather than measured; the budget is `memory.saving_pressure`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SavingTuning {
-    /// A container has run for so long before anything is taken: what it reads while it starts says nothing about what it needs.
+    /// A container has run for this long before anything is taken: what it reads while it starts says nothing about what it needs.
     pub(super) settle: Micros,
     /// Time between two steps of a container. PSI totals are brought up to date every two seconds (kernel/sched/psi.c, `PSI_FREQ`).
     pub(super) interval: Micros,
@@ -101,7 +102,7 @@ pub(super) struct SavingTuning {
     pub(super) keep: f64,
     /// What may come back in a second, as a part of usage, before that is harm.
     pub(super) harmless_refault: f64,
-    /// Nothing is taken for so long after harm, or where the kernel found little; doubled each time, up to the longest.
+    /// Nothing is taken for this long after harm, or where the kernel found little; doubled each time, up to the longest.
     pub(super) first_pause: Micros,
     pub(super) max_pause: Micros,
     /// Anonymous memory goes to swap only while this part of swap is free: the rest is for when memory is short.
