@@ -6,11 +6,11 @@
 //! those that look once get a number by chance.
 //!
 //! # Approach
-//! Use is summed over a period of a few ticks ([`PERIOD`]), and fairness decides once in each. A view falls to the *most* that fairness
-//! gave in the last three periods in a row, so that it is down within 200 ms, and a spike of 90 ms does not bring it down. It rises to
-//! the *least* of what it could have fallen to throughout [`RISE_AFTER`], so that it is up within a second, a pause that is shorter lets
-//! no view rise, and a spike that would bring no view down keeps none down. A container that is new rises at once: no program has adapted
-//! to what it is shown.
+//! Use is summed over a period of a few ticks ([`PERIOD`]), and fairness decides once in each. A view falls to the *most* that
+//! fairness gave in the last three periods in a row, so that it is down within 200 ms, and a spike of 90 ms does not bring it down.
+//! It rises to the *least* of what it could have fallen to throughout [`RISE_AFTER`], so that it is up within a second. A pause that
+//! is shorter lets no view rise, and a spike that would bring no view down keeps none down. A container that is new rises at once: no
+//! program has adapted to what it is shown.
 //!
 //! # Properties
 //! In `tests/view_calm.rs`:

@@ -6,9 +6,9 @@
 //! now lies between the two.
 //!
 //! # Approach
-//! Start at the soft limit; while the machine has free memory and the container fills what it has, grow by a tenth of the
-//! rest, if the free memory that is expected to be left stays above the mark where reclaim stops. When reclaim runs, back
-//! to the soft limit, where the kernel will push the container anyway.
+//! Start at the soft limit. While the machine has free memory and the container fills what it has, grow by a tenth of
+//! the rest, if the free memory that is expected to be left stays above the mark where reclaim stops. When reclaim
+//! runs, back to the soft limit, where the kernel will push the container anyway.
 //!
 //! # Terminology
 //! `soft`, `hard` the bounds; `E` effective memory; `c_mem`, `p_mem` memory charged to the container now and a period ago;
