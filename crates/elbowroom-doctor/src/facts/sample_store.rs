@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Most samples that are kept: a week of them, taken every twenty minutes.
 const MAX_SAMPLES: usize = 504;
 
-/// No look takes so long to write.
+/// No look takes this long to write.
 const STALE_DRAFT_AGE: Duration = Duration::from_secs(600);
 
 /// A directory of looks.

@@ -206,7 +206,7 @@ impl Sim {
         self.now().workingset_refault_anon = pages;
     }
 
-    /// Its limit was hit so often between the looks.
+    /// Its limit was hit `n` times between the looks.
     pub fn hits(&mut self, n: u64) {
         self.event("max", n);
     }
