@@ -44,7 +44,7 @@ impl NamespaceRoot {
             }
             let withdrawn = pressure.map_or(Ok(()), |mount| self.withdraw_pressure_file(unmounter, mount));
             if let Err(error) = withdrawn {
-                tracing::warn!(because = %error, "the file that asks for memory stays in a container");
+                tracing::warn!(because = %error, "the memory-pressure file stays in a container");
             }
             Ok(before)
         })

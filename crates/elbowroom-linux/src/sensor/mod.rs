@@ -115,8 +115,8 @@ pub enum SensorError {
     /// No cgroups.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// Not one descriptor more.
-    #[error("while opening what stands for notifications of cgroups: {0}; raise the limit of open files")]
+    /// No file descriptor is left.
+    #[error("while opening a placeholder for cgroup notifications: {0}; raise the limit of open files")]
     Watch(rustix::io::Errno),
 }
 
