@@ -29,7 +29,7 @@ const MAX_VALUE_BYTES: usize = 1_024;
 /// shorter than the agent reads.
 const MAX_ANNOTATION_BYTES: usize = 4_096;
 
-/// Which words of pods count.
+/// Which requests and annotations of pods count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ClaimPolicy {
     /// Requests, QoS classes and annotations.
