@@ -71,9 +71,9 @@ pub enum StartTarget {
 /// How containers are made, besides what is in them.
 #[derive(Clone, Debug, Default)]
 pub struct ContainerOptions {
-    /// The engine's network; `none` where nothing is said.
+    /// The engine's network; `none` by default.
     pub network: Option<String>,
-    /// The OCI runtime below the engine; the engine's own choice where nothing is said.
+    /// The OCI runtime below the engine; the engine's own choice by default.
     pub runtime: Option<String>,
 }
 
