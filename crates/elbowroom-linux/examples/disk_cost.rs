@@ -1,6 +1,6 @@
-//! What a look at disks costs: makes N containers that use D loop devices each once and as a whole M loop devices, lets the
-//! sensor look and the governor decide, and prints the CPU time of both as JSON. Needs root. Publishes nothing but numbers of the
-//! machine it runs on: say what else ran.
+//! What a look at disks costs: makes N containers that use D loop devices each once and as a whole M loop devices. The
+//! sensor looks, the governor decides, and the CPU time of both is printed as JSON. Needs root. Publishes nothing but
+//! numbers of the machine it runs on: say what else ran.
 //!
 //! ```text
 //! cargo run --release -p elbowroom-linux --example disk_cost [-- GROUPS DISKS DISKS_PER_GROUP]

@@ -184,8 +184,8 @@ fn resident(stat: &str) -> Bytes {
     Bytes(pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64))
 }
 
-/// The same of a thread, from its `stat` line: it has ended, it is on its way (`PF_EXITING` in include/linux/sched.h), or SIGKILL waits
-/// for it, which every thread of a killed process finds (`complete_signal` in kernel/signal.c).
+/// The same of a thread, from its `stat` line. It has ended, it is on its way (`PF_EXITING` in include/linux/sched.h), or SIGKILL
+/// waits for it, which every thread of a killed process finds (`complete_signal` in kernel/signal.c).
 fn is_ending(stat: &str) -> bool {
     const EXITING: u64 = 0x4;
     const KILL: u64 = 1 << (libc::SIGKILL - 1);

@@ -1,7 +1,7 @@
 //! Limits and weights of a cgroup on a disk, as leases.
 //!
-//! v1 has a file per limit (`blkio.throttle.*_device`), v2 a field per limit in `io.max`; one knob here is one limit, so that
-//! a limit of the user's on reads is not touched by one of ours on writes.
+//! v1 has a file per limit (`blkio.throttle.*_device`), v2 a field per limit in `io.max`. One knob here is one limit, so
+//! that a limit of ours on writes does not touch one of the user's on reads.
 
 use super::{CgroupKnob, KnobKey, LeaseOutcome, Leases, UnsetValue};
 use crate::cgroup::{CgroupController, CgroupDir, CgroupLayout, CgroupVersion};

@@ -1,8 +1,8 @@
 //! What a tenant's cgroups may cost.
 //!
-//! Problem: a container that manages its own cgroups, or a user to whom a cgroup was delegated, makes as many below it as the kernel
-//! takes, tens of thousands, and may make, write and remove them without a pause. Each costs memory and two open files here,
-//! and each change a look.
+//! Problem: a container that manages its own cgroups, or a user to whom a cgroup was delegated, makes as many below it as the
+//! kernel takes, tens of thousands. It may make, write and remove them without a pause. Each costs memory and two open files
+//! here, and each change a look.
 //!
 //! Approach: everything below a container, or below a directory that is not root's, goes on the account of the outermost such group.
 //! A bounded number of groups is followed for each ([`MAX_GROUPS_PER_TENANT`]); the others are unknown, and the view of the container is
