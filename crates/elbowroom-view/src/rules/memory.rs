@@ -11,9 +11,11 @@
 //! runs, back to the soft limit, where the kernel will push the container anyway.
 //!
 //! # Terminology
-//! `soft`, `hard` the bounds; `E` effective memory; `c_mem`, `p_mem` memory charged to the container now and a period ago;
-//! `c_free`, `p_free` free memory of the machine now and a period ago; LOW and HIGH the sums of the zones' watermarks.
-//! Memory charged is the kernel's figure, page cache included, as in the paper.
+//! - `soft`, `hard`: the bounds; `E`: effective memory.
+//! - `c_mem`, `p_mem`: memory charged to the container now and a period ago. It is the kernel's figure, page cache included, as in the
+//!   paper.
+//! - `c_free`, `p_free`: free memory of the machine now and a period ago.
+//! - LOW and HIGH: the sums of the zones' watermarks.
 //!
 //! On a machine that has been up for a while nearly all memory that programs do not use is page cache, and `MemFree` stays at the
 //! watermarks. With [`ViewPolicy::reclaimable_memory`] `c_free` is what could be had: `MemAvailable`, the kernel's own estimate (mm/show_mem.c
