@@ -11,8 +11,10 @@
 //! Terminology: the four pitfalls are those of *Taming Memory Related Performance Pitfalls in Linux Cgroups* (ICNC'17); a
 //! *note* ([`elbowroom_types::finding::Severity::Info`]) is true and harms no container now.
 //!
-//! Properties: idle containers, however many and however they are limited, give no warning; a fix never lowers a limit,
-//! switches swap off or kills; what a fix of a pitfall writes removes the finding that suggested it.
+//! Properties:
+//! - Idle containers, however many and however they are limited, give no warning.
+//! - A fix never lowers a limit, switches swap off or kills.
+//! - What a fix of a pitfall writes removes the finding that suggested it.
 
 pub mod cache;
 mod conflicts;
