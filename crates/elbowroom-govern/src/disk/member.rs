@@ -248,7 +248,7 @@ mod tests {
         member.user_max = reads(500);
         assert_eq!(orders(&mut member, 1000, &wish(1000)), None);
         assert_eq!(orders(&mut member, 2000, &wish(400)), Some(reads(400)));
-        assert_eq!(orders(&mut member, 4000, &wish(600)), Some(IoMax::MAX), "the user's limit is enough again");
+        assert_eq!(orders(&mut member, 4000, &wish(600)), Some(IoMax::MAX), "the user's is enough again");
     }
 
     #[test]
