@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(wanted.keys().collect::<Vec<_>>(), ["app-id", "side-id"], "only what runs");
         let (app, side) = (labels(&wanted["app-id"].asked), labels(&wanted["side-id"].asked));
         assert_eq!((app.claim().weight, side.claim().weight), (300, 7));
-        assert!(app.ignored[0].contains("views.nobody"), "{app}: the agent tells of labels for a container that is not there");
+        assert!(app.ignored[0].contains("views.nobody"), "{app}: a label for an unknown container is told");
         assert!(wanted["app-id"].promised.is_empty());
         assert!(super::pod_labels(&pod, None, ClaimPolicy::None).is_empty());
     }

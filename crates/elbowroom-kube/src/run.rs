@@ -111,7 +111,7 @@ async fn watch_pods(client: Client, node: &str, writer: reflector::store::Writer
     pin_mut!(pods);
     while let Some(event) = pods.next().await {
         if let Err(error) = event {
-            tracing::warn!(because = one_line(&error.into()), "the watch of pods failed and is tried again");
+            tracing::warn!(because = one_line(&error.into()), "watching pods failed: trying again");
         }
     }
 }
@@ -177,7 +177,7 @@ async fn watch_namespaces(
             heard.send_replace(true);
         }
         if let Err(error) = event {
-            tracing::warn!(because = one_line(&error.into()), "the watch of namespaces failed and is tried again");
+            tracing::warn!(because = one_line(&error.into()), "watching namespaces failed: trying again");
         }
     }
 }
@@ -200,7 +200,7 @@ async fn update_node(node: NodeObject, mut words: watch::Receiver<Option<NodeCon
             Some(word) => match node.apply(word).await {
                 Ok(()) => Duration::from_micros(HEARTBEAT.get()),
                 Err(error) => {
-                    tracing::warn!(because = one_line(&error), "conditions and taints of the node are not written");
+                    tracing::warn!(because = one_line(&error), "node conditions and taints are not written");
                     RETRY_DELAY
                 }
             },
