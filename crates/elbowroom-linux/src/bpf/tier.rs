@@ -43,7 +43,7 @@ impl BpfTracker {
         if let Err(error) = &result {
             self.refused += 1;
             if self.refused == 1 {
-                tracing::warn!(because = %error, "a group cannot be followed by BPF: its files are read, and those of further such groups");
+                tracing::warn!(because = %error, "BPF cannot follow a group: its files are read, and those of others like it");
             }
         }
         result.is_ok()
