@@ -18,7 +18,8 @@ class Native:
         self.lab = lab
 
     def container(self, name, **limits):
-        """A container that reads this variant's files. One that does not would measure as well as the kernel's own: an error."""
+        """A container that reads this variant's files. Reading the kernel's own instead is an error: they would be measured just as
+        well."""
         container = self.lab.container(name, mounts=self.mounts, agent=self.agent, **limits)
         found = file_system(container.pid, "/proc/meminfo")
         assert found == self.file_system, f"/proc/meminfo in {name} is on {found}, not on {self.file_system}"

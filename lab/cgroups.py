@@ -73,7 +73,7 @@ class Group(Cgroup):
         self.write("memory", file, value)
 
     def protect(self, size):
-        """v2: `memory.low` in bytes, here and in every group around, for a group is protected as far as those around it are."""
+        """v2: `memory.low` in bytes, here and in every group around: a group is protected only as far as the groups around it."""
         for directory in (self.directory(""), *self.directory("").parents):
             if (directory / "memory.low").exists():
                 (directory / "memory.low").write_text(str(size))

@@ -32,16 +32,16 @@ class Entered:
         return self.start(programs.reader(), verb, *words, **options)
 
     def output(self, *words):
-        """What a program prints, which must succeed."""
+        """The output of a program, which must succeed."""
         return finish(self.start(*words), f"{words[0]} in {self.name}")
 
     def read(self, verb, *words):
-        """What a verb of `lab/reader` prints."""
+        """The output of a verb of `lab/reader`."""
         return self.output(programs.reader(), verb, *words)
 
 
 class Container(Entered):
-    """One of the lab's own. It lives until `close`, or until the lab ends in whatever way: its first process reads the lab's pipe."""
+    """A container of the lab's own. It lives until `close`, or until the lab ends in any way: its first process reads the lab's pipe."""
 
     def __init__(self, name, group, mounts=()):
         """`mounts` are (file on the host, path in the container)."""
@@ -82,7 +82,7 @@ class Container(Entered):
 
 
 def finish(child, what):
-    """What a program prints that ends by itself, and must succeed."""
+    """The output of a program that ends by itself and must succeed."""
     out, complaint = child.communicate()
     assert child.returncode == 0, f"{what} failed with {child.returncode}: {(complaint or '').strip()}"
     return out

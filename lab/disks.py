@@ -40,7 +40,7 @@ class Disk:
         return Path(f"/sys/block/{self.name}/queue/scheduler").read_text().replace("[", "").replace("]", "").split()
 
     def bytes(self):
-        """Read and written so far, whoever asked for it: fields 3 and 7 of /sys/block/DISK/stat are sectors of 512 bytes."""
+        """Bytes read and written so far by all processes: fields 3 and 7 of /sys/block/DISK/stat are sectors of 512 bytes."""
         fields = Path(f"/sys/block/{self.name}/stat").read_text().split()
         return [int(fields[2]) * 512, int(fields[6]) * 512]
 
@@ -66,8 +66,8 @@ def slow(lab, count, bytes_per_s):
 
 
 def for_files(lab, bytes_per_s):
-    """A disk for a file system. In a guest it is of `bytes_per_s`; on this machine it is as fast as what is below its image, because
-    QEMU's FUSE export loses concurrent writes: before QEMU 10.1, `fuse_write` polls, and the next request then overwrites the buffer it
+    """A disk for a file system. In a guest it does `bytes_per_s`. On this machine it is as fast as the file system below its image, because
+    QEMU's FUSE export loses concurrent writes. Before QEMU 10.1 `fuse_write` polls, and the next request then overwrites the buffer that it
     writes from."""
     if GUEST_PORT:
         return slow(lab, 1, bytes_per_s)[0]
@@ -107,13 +107,13 @@ def mount_ext4(lab, disk):
 
 
 def throttled(lab, number):
-    """One of this machine's slow disks."""
+    """A slow disk of this machine: a file that QEMU exports over FUSE."""
     file = lambda kind: lab.scope.directory / f"disk{number}.{kind}"
     export, port, log = file("export"), file("qmp"), file("log")
     export.touch()
     mount = lab.scope.add("mount", export)
     words = [
-        # What it starts with is no matter; a limit of none would leave the group without a timer.
+        # Any limit will do to start with; without one the group would have no timer.
         *("--object", "throttle-group,id=speed,x-bps-total=1000000"),
         *("--blockdev", f"null-co,node-name=image,size={SIZE},read-zeroes=on"),
         *("--blockdev", "throttle,node-name=slow,file=image,throttle-group=speed"),

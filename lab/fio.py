@@ -4,9 +4,9 @@ from pathlib import Path
 
 from lab.container import finish
 
-# A demand that fio cannot meet it carries over: after a starved minute it reads at full speed until all is made up. It forgets where one
-# job ends and the next begins, so jobs are no longer than this, in seconds. What wants more than the disk can do never catches up and
-# needs no such care.
+# fio carries over a demand that it could not meet: after a starved minute it reads at full speed until all is made up. It forgets that at
+# the end of a job, so jobs are no longer than this, in seconds. A load that wants more than the disk can do never catches up and needs no
+# such care.
 MEMORY_S = 5
 # Everything begins this much after fio does, in seconds: its first job would be late by what it takes to set up all, and overlap with
 # its second.
@@ -27,9 +27,9 @@ WAYS = {
 
 
 def job_file(disk, way, style, phases, seconds, most, log=None):
-    """What fio is told. Jobs follow each other by the clock, not by the end of the one before: requests still under way when a job's time
-    is over overlap with the next one's first. `most`: a phase that wants as much, in bytes per second, is a flood. `log`: where
-    histograms go."""
+    """The job file for fio. Jobs follow each other by the clock, not by the end of the one before. So requests that are still under way
+    when a job's time is over overlap with the next job's first. `most`: a phase that wants as much, in bytes per second, is a flood. `log`:
+    where histograms go."""
     words, parts = WAYS[way]
     text = f"[global]\nfilename={disk}\n{words}\nbs={style['block']}\niodepth={style['depth']}\nnorandommap\nthread\ntime_based\n"
     if log:
@@ -106,7 +106,7 @@ def quantiles_us(counts):
 
 
 def quantile_of(counts, per_mille):
-    """The upper bound of the bucket below which so many of a thousand are."""
+    """The upper bound of the bucket in which the quantile lies: `per_mille` of a thousand are below it."""
     left = sum(counts.values()) * per_mille / 1000
     for upper in sorted(counts):
         left -= counts[upper]

@@ -1,4 +1,4 @@
-"""What an experiment works with: a claim on the machine, agents, containers, and a place for raw numbers."""
+"""The means of an experiment: a claim on the machine, agents, containers, and a place for raw numbers."""
 
 import json
 import os
@@ -98,7 +98,7 @@ class Lab:
         return agent.start(within=20)
 
     def backend(self, variant):
-        """What containers read, started: see lab/backends.py."""
+        """The source of the files that containers read, started: see lab/backends.py."""
         return BACKENDS[variant](self)
 
     def start(self, *words, **options):

@@ -1,8 +1,8 @@
-"""Page tables of processes and the kernel's flags of their pages, as far as the thesis' figures 5.5 to 5.8 need them: entries that several
-processes have (the same frame at the same address), and those whose page is on an active list (its section 2.4).
+"""Page tables of processes and the kernel's flags of their pages, as far as the thesis' figures 5.5 to 5.8 need them. That is entries that
+several processes have (the same frame at the same address), and entries whose page is on an active list (its section 2.4).
 
 `elbowroom profile pages` compares faster, and knows which pages were used lately; which list a page is on it does not say. Root only:
-/proc/PID/pagemap shows frames to nobody else."""
+/proc/PID/pagemap hides frames from other users."""
 
 from pathlib import Path
 
@@ -65,5 +65,5 @@ def tally(tables, flags_of):
 
 
 def look(pids):
-    """What the processes have now."""
+    """The tally of the processes' page tables now."""
     return tally([entries(pid) for pid in pids], flags)

@@ -31,7 +31,7 @@ matplotlib.rcParams.update({
 
 
 def new(title, height, rows=1, head=HEAD, left=84, right=150, foot=FOOT, gap=26):
-    """A figure, `height` pixels in all, of so many plots above one another over the same x axis; its axes, an array of several.
+    """A figure, `height` pixels in all, of `rows` plots above one another over the same x axis; its axes, an array of several.
     Margins are in pixels; `right` is where the names of lines are."""
     figure, axes = plt.subplots(rows, 1, sharex=True, figsize=(WIDTH / 72, height / 72))
     one = (height - head - foot - gap * (rows - 1)) / rows
@@ -93,7 +93,7 @@ def cycle(colors):
 
 
 def panels(count):
-    """Options of `out.figure` for so many plots above one another, with a caption by `legend`."""
+    """Options of `out.figure` for `count` plots above one another, with a caption by `legend`."""
     one = min(max(620 // max(count, 1), 128), 210)
     return {"rows": count, "height": 62 + one * count + 48, "head": 84, "right": 24, "gap": 24, "foot": 48}
 
@@ -115,7 +115,7 @@ def steps(axes, points, **style):
 
 
 def area(axes, points, **style):
-    """What is under a line, filled."""
+    """Fills the area under a line."""
     points = thin(points) or [(0, 0)]
     axes.fill([points[0][0], *(x for x, _ in points), points[-1][0]], [0, *(y for _, y in points), 0], alpha=0.45, linewidth=0, **style)
 
@@ -182,7 +182,7 @@ def bars(axes, bars, parts, label):
 
 
 def key(axes, handles, left, **style):
-    """A legend below the title, so many pixels from the left."""
+    """A legend below the title, `left` pixels from the left."""
     at = {"loc": "upper left", "bbox_to_anchor": (left / WIDTH, 1 - 36 / (axes.figure.get_figheight() * 72))}
     axes.figure.legend(handles=handles, ncols=4, borderpad=0, **at, **style)
 

@@ -9,7 +9,7 @@ from lab import programs
 
 
 class Declined(Exception):
-    """What the product says where it cannot do a thing here."""
+    """The product cannot do this here; the message is its own."""
 
 
 def ask(lab, *words, codes=(0,)):
@@ -33,7 +33,7 @@ class Faults:
             raise Declined(line.strip())
 
     def stop(self):
-        """What it counted."""
+        """Ends it; its counts."""
         self.child.send_signal(signal.SIGINT)
         out, complaint = self.child.communicate()
         if self.child.returncode != 0:

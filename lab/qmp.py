@@ -1,5 +1,5 @@
-"""QEMU's machine protocol (docs/interop/qmp-spec in QEMU), as far as slowing a disk down needs it: one command at a time, over a socket
-or over the port that `tools/vm` gives its guest."""
+"""QEMU's machine protocol (docs/interop/qmp-spec in QEMU), as far as slowing a disk down needs it. One command at a time, over a socket or
+over the port that `tools/vm` gives its guest."""
 
 import itertools
 import json
@@ -13,8 +13,8 @@ PATIENCE_S = 20
 
 
 class Qmp:
-    """A conversation over an open descriptor; several threads may use it. One that an earlier user of the same port began goes on:
-    QEMU then refuses to negotiate again, and nothing else is wrong."""
+    """A conversation over an open descriptor; several threads may use it. A conversation that an earlier user of the same port began goes
+    on: QEMU then refuses to negotiate again, and nothing else is wrong."""
 
     def __init__(self, stream):
         self.stream, self.unread, self.lock = stream, b"", threading.Lock()

@@ -1,4 +1,4 @@
-"""What a run made, so that it can be unmade: at its end, on an error, on Ctrl-C, and after a `kill -9` by `python3 -m lab clean`.
+"""Keeps track of what a run makes, and removes it: at its end, on an error, on Ctrl-C, and after a `kill -9` by `python3 -m lab clean`.
 
 Everything that would outlive the run is written to a ledger before it is made. Things are taken down one by one in the ordinary course;
 the scope takes down what is left, newest first. All of it goes by id, nothing by name."""
@@ -203,7 +203,7 @@ def run(*words):
 
 
 def reap(pid):
-    """Collects a dead child; harmless for a process that is none."""
+    """Collects a dead child; harmless for any other process."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(int(pid), os.WNOHANG)
 

@@ -34,7 +34,7 @@ def mean(values):
 
 
 def quantile(ordered, per_mille):
-    """The least of sorted samples that so many of a thousand do not exceed: one that was taken. None of none."""
+    """The least sample that `per_mille` of a thousand do not exceed: no interpolation. None of none."""
     return ordered[max(math.ceil(len(ordered) * per_mille / 1000), 1) - 1] if ordered else None
 
 

@@ -1,4 +1,4 @@
-"""What processes use and hold at one instant: what the agent costs."""
+"""CPU time, memory and descriptors of processes at one instant: the costs of the agent."""
 
 import os
 from pathlib import Path
@@ -29,7 +29,7 @@ def usage(pid):
 
 
 def total(pids):
-    """The sum over processes, less those that are gone; mounts are the most that one of them sees. `by_name`: `anon_kib` of each name."""
+    """The sum over processes, less those that are gone; mounts are the most that any process sees. `by_name`: `anon_kib` of each name."""
     total = {"cpu_s": 0.0, "rss_kib": 0, "anon_kib": 0, "threads": 0, "fds": 0, "mounts": 0, "by_name": {}}
     for pid in pids:
         try:

@@ -63,7 +63,7 @@ public class Jmx {
         machine.detach();
         try (var connector = JMXConnectorFactory.connect(new JMXServiceURL(address))) {
             MBeanServerConnection server = connector.getMBeanServerConnection();
-            // Whoever reads the records is gone when nothing can be written any more.
+            // Writing fails once the reader of the records is gone.
             while (!System.out.checkError()) {
                 StringBuilder line = new StringBuilder();
                 for (Number number : numbers) {

@@ -1,7 +1,7 @@
 """What the agent for HotSpot costs while nothing changes: the same work with it and without, in turns, beside one agent of the host.
 
-Rows of tab-separated values. `time` and `cpu` are of the run with the agent by those of the run without in the same round; `agent` is the
-CPU time of the agent's own thread by the wall time of the run; all in percent. ELBOWROOM is the binary to run containers with.
+Rows of tab-separated values. All are in percent. `time` and `cpu` are those of the run with the agent by those of the run without in the
+same round. `agent` is the CPU time of the agent's own thread by the wall time of the run. ELBOWROOM is the binary to run containers with.
 """
 
 import ctypes

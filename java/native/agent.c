@@ -2,9 +2,9 @@
 /*
  * The native half of the agent: elbowroom.agent.Native.
  *
- * It learns of collections from JVMTI. Functions of the virtual machine are changed at once where that is one store over one
- * instruction, else in the first pause that is seen, or, the heap's, the first under a bound. Flags are written when Java says so.
- * Nothing here allocates, prints or throws.
+ * It learns of collections from JVMTI. A function of the virtual machine is changed at once where that is one store over one
+ * instruction. Others are changed in the first pause that is seen, and the heap's in the first pause under a bound. Flags are
+ * written when Java says so. Nothing here allocates, prints or throws.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

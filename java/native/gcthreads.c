@@ -81,9 +81,9 @@ struct known {
 };
 
 /*
- * Who asks which: PSScavenge and PSParallelCompact, G1 young (VM thread) and G1FullCollector ask calc_active_workers.
- * Shenandoah's policy asks it and calc_active_conc_workers up to 21, and gives the flags themselves in 25. G1 marking asks
- * calc_active_marking_workers, from its concurrent thread. ZGC with one generation is told by its director.
+ * Which function each collector asks: PSScavenge and PSParallelCompact, G1 young (VM thread) and G1FullCollector ask
+ * calc_active_workers. Shenandoah's policy asks it and calc_active_conc_workers up to 21, and gives the flags themselves in 25.
+ * G1 marking asks calc_active_marking_workers, from its concurrent thread. ZGC with one generation is told by its director.
  */
 #define SHENANDOAH_25(name) { 25, 25, SHENANDOAH, ASK, 0, "_ZN22ShenandoahWorkerPolicy" name "Ev" }
 static const struct known table[] = {

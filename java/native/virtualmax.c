@@ -102,10 +102,9 @@ static void lift(void)
 
 /*
  * True when an expansion above the limit must be refused. Programs' threads come here before they ask for a collection, and
- * collections with a wish (a size policy) or a promotion, which has its own way out, a full collection. What the VM thread
- * wants between collections is an allocation that found no room after one: it is refused once, and granted when the full
- * collection that follows at once did not help. ParallelGC may begin that one with a young collection, which counts too
- * (ScavengeBeforeFullGC).
+ * collections with a wish (a size policy) or a promotion, which has its own way out, a full collection. What the VM thread wants
+ * between collections is an allocation that found no room after one. It is refused once, and granted when the full collection that
+ * follows at once did not help. ParallelGC may begin that full collection with a young one, which counts too (ScavengeBeforeFullGC).
  */
 static bool refuses(void)
 {
@@ -278,7 +277,7 @@ void virtual_max_in_pause(void)
 
 void virtual_max_set(uint64_t bytes, uint64_t lifted, uint64_t lifts)
 {
-	/* A pause does not stop who is here: a lift changes the limit, and then it is not what it was. */
+	/* A GC pause does not stop the calling thread: a lift meanwhile changes the limit, and the exchange below fails. */
 	uint64_t limit = __atomic_load_n(&counts.limit, __ATOMIC_ACQUIRE);
 
 	__atomic_store_n(&ceiling, lifted, __ATOMIC_RELAXED);

@@ -6,8 +6,8 @@
  *
  * Approach: what grows the heap is asked of us, and refused above VirtualMax: an answer HotSpot knows from systems without
  * memory. ParallelGC's generations also believe in smaller largest sizes (the paper's OldMax and YoungMax): the young one in its
- * part of VirtualMax, as it was reserved. Differs from the paper: the old one in all that the young one has not committed,
- * because two thirds are too few for a program of which more lives, and VirtualMax is never reached.
+ * part of VirtualMax, as it was reserved. Differs from the paper: the old one may have all that the young one has not committed.
+ * Two thirds are too few for a program of which more lives: it would never reach VirtualMax.
  *
  * Properties:
  *  - No OutOfMemoryError because of a view: an allocation that fails after a full collection gets its memory, and VirtualMax

@@ -21,9 +21,9 @@ import javax.management.ObjectName;
  * Object graphs that know their own checksums, while what the machine sees changes every few milliseconds.
  *
  * <p>Arguments: seconds, the files with the CPU quota and the memory limit, most CPUs, and the view page, where there is one. Begins when
- * the agent is ready, as what it does to G1's marking it does before the first collection only. Now and then more lives than the heap may
- * have, so that bounds are lifted, where the agent has one: JDK 11's ZGC runs out of memory of that by itself.
- * Ends with 0 when every graph was intact to the end, with 1 when one was not.
+ * the agent is ready, which changes G1's marking only before the first collection. Now and then more lives than the heap may have, so
+ * that bounds are lifted. Not where the agent has no bound: JDK 11's ZGC runs out of memory of that by itself. Ends with 0 when every
+ * graph was intact to the end, with 1 when one was not.
  */
 public final class Stress {
     private static final int THREADS = 3;
@@ -207,7 +207,7 @@ public final class Stress {
         System.exit(failure == null ? 0 : 1);
     }
 
-    /** Looks for the agent's bean for so many seconds. */
+    /** Looks for the agent's bean for at most `seconds`. */
     private static ObjectName awaitAgent(int seconds) throws Exception {
         ObjectName room = new ObjectName("elbowroom:type=Room");
         for (int i = 0; i < 100 * seconds && !ManagementFactory.getPlatformMBeanServer().isRegistered(room); i++) {

@@ -40,7 +40,7 @@ def record(lab, options):
 
 
 def follow(one, two, cpus, options):
-    """What a run says, in seconds and changes. The loads end before their containers."""
+    """The figures of a run, in seconds and changes. The loads end before their containers."""
     container, neighbour = one.inside(), two.inside()
     try:
         with Watch(one.pid) as watch:

@@ -1,9 +1,9 @@
 """Does the agent keep anything of 500 containers that came and went twenty times?
 
-What the agent's processes hold (descriptors, mounts, threads, memory) is read when no container is there, once before the first cycle and
-after each. The verdict is a line through the second half of the cycles, since what is remembered of containers that went (changes, history:
-thousands of entries at most) fills up in the first: a resource grows when it grew by more than 5 % (and by more than two) over them and the
-slope is more than twice its standard error."""
+Descriptors, mounts, threads and memory of the agent's processes are read when no container is there: before the first cycle and after each.
+The verdict is a line through the second half of the cycles. The first half fills what the agent remembers of gone containers (changes,
+history: thousands of entries at most). A resource grows when it grew by more than 5 % (and by more than two) over that half and the slope
+is more than twice its standard error."""
 
 import time
 
@@ -59,7 +59,7 @@ def cycle(backend, options):
 
 
 def study(raw):
-    """What a line through the cycles says of each resource, and the series of each."""
+    """The trend of each resource over the cycles, and the series of each."""
     trends = {label: trend(raw, of) for label, of in RESOURCES.values()}
     # A process that is there only now and then, as the doctor, is left out.
     for name in raw["empty_before"].get("by_name", {}):

@@ -1,9 +1,9 @@
 """What does a limit catch of direct, buffered and mapped I/O?
 
 The same amount of data by every way in which programs read and write files, under a limit that is far below what the disk can do. No
-agent runs; the lab writes the limit. A write that ends in the page cache is not over when the program is: what counts is when the data
+agent runs; the lab writes the limit. A write that ends in the page cache is not over when the program is. What counts is when the data
 reached the disk, so each measurement ends with a sync of the file system from outside the container. Beside it, a program without any limit
-appends to a file on the same file system and syncs it, since a limit on one can hold up all that share its journal."""
+appends to a file on the same file system and syncs it: a limit on one program can hold up all that share the journal."""
 
 import ctypes
 import os
@@ -19,7 +19,7 @@ from lab.tables import of_spread, short
 LASTS = "1 min a run"
 NEEDS = ("fio", "mkfs.ext4")
 MB = 1_000_000
-# A rate up to this many times the limit counts as limited: the journal, which is nobody's, comes on top.
+# A rate up to this many times the limit counts as limited: the journal, which is charged to no container, comes on top.
 HELD = 1.5
 QUEUE = ["--direct=1", "--ioengine=libaio", "--iodepth=8"]
 # fio's words. The first is measured without a limit.

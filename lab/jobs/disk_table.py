@@ -1,4 +1,4 @@
-"""Which policy serves whom best on which disk: results of `disk` side by side, each judged by the goals.
+"""Which policy serves which containers best on which disk: results of `disk` side by side, each judged by the goals.
 
 Touches nothing. Results of the loads that the seed keeps for the final run are left out, unless --unseen asks for them alone."""
 

@@ -1,6 +1,6 @@
 """Is what is limited on one disk felt on another?
 
-Two disks, one agent: on the first a hog floods a steady container while the disk slows down and recovers; on the second the same two
+Two disks, one agent. On the first disk a hog floods a steady container while the disk slows down and recovers. On the second the same two
 containers want less than it can do."""
 
 from lab import disks

@@ -87,7 +87,7 @@ def another(agent, role, victim):
 
 
 def add(tallies):
-    """What all readers counted for one method; means are weighted by reads."""
+    """The counts of all readers for one method; means are weighted by reads."""
     reads = sum(tally["reads"] for tally in tallies)
     return {
         "method": tallies[0]["method"], "reads": reads,

@@ -1,10 +1,10 @@
-"""Does anybody die who would have lived without the memory governor: givers of four kinds of memory, one and fifty, and a needer that lies?
+"""Does the memory governor kill a program that would live without it? Givers of four kinds of memory, one and fifty; a needer that lies.
 
-A cgroup stands for the machine. In it are givers, whose memory is of one kind, who use all of it and who say that they need no more; and a
-needer that says it is starved, whatever it gets, so that the governor takes from givers as much as it ever will. Every giver also allocates
-and frees without pause: if a limit is ever set below what it uses, that is when it shows. All of it fits, with room to spare, so nobody dies
-without an agent. Once more the needer has a claim to most of the room, so that givers have more than they are owed: what was lent is called
-back, and protected where the kernel can. What givers go over in their time says what the governor costs them."""
+A cgroup stands for the machine. In it are givers, whose memory is of one kind: they use all of it and say that they need no more. A needer
+says that it is starved, whatever it gets, so that the governor takes as much from givers as it ever will. Every giver also allocates and
+frees without pause, which shows a limit below its usage at once. All of it fits, with room to spare, so nothing dies without an agent. Once
+more the needer has a claim to most of the room, so that givers have more than they are owed: what was lent is called back, and protected
+where the kernel can. What givers go over in their time says what the governor costs them."""
 
 import contextlib
 import os
@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 LASTS = "11 min"
-# Memory of what stands for the machine; of all givers together; what the needer holds, and reads over and over: more than is free; what it
-# is owed where it has a claim: what is left is less than the givers use. In MiB.
+# In MiB. MACHINE: the cgroup that stands for the machine. GIVERS: all of them together. HOLDS and READS: what the needer holds, and what it
+# reads over and over, which is more than is free. CLAIM: what it is owed where it has a claim, which leaves less than the givers use.
 MACHINE, GIVERS, HOLDS, READS, CLAIM = 768, 320, 128, 512, 640
 # What each giver allocates and frees, in MiB, and how long it holds it, in milliseconds; of a scan, in MiB per second.
 BURST, BURST_MS, SCAN = 4, 400, 400
@@ -84,7 +84,7 @@ def start(lab, kind, givers, needer, mib, seconds):
 
 
 def plan(kind, mib, end, file):
-    """What a giver holds, and the bursts before it: a scan's last word is its file, and it goes last."""
+    """The words for a giver's load: its bursts, then what it holds, because a scan's file must be the last word."""
     verb = {"anon": "use", "shm": "shm", "locked": "lock"}.get(kind)
     holds = [verb, 0, 1000, mib, end] if verb else ["scan", 0, end, min(SCAN, 4 * mib), file]
     return ["churn", 1000, end, BURST, BURST_MS, *holds]
@@ -112,7 +112,7 @@ def gone_over(said):
 
 
 def settings(records, claim):
-    """Everybody is promised a little; who lies is promised no more, unless it has a claim."""
+    """Every container is promised a little; the needer, which lies, is promised no more unless it has a claim."""
     from lab.jobs.memory.arms import COMMON
 
     probes = ", ".join(f'{{ container = "{container.id}", file = "{file}" }}' for container, file in records.items())
@@ -135,7 +135,7 @@ def row(raw, outcome):
 
 
 def work(raw, outcome):
-    """What the givers of a case did, as a part of what those did that nobody governed."""
+    """What the givers of a case did, as a part of what the same givers did without the governor."""
     alone = {**outcome["case"], "governed": False, "claim": False}
     all_alone = [other.get("gone_over_mib") for other in raw["outcomes"] if {"claim": False, **other["case"]} == alone]
     ours = outcome.get("gone_over_mib")

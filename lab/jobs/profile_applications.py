@@ -192,7 +192,7 @@ def summed(answer, parent):
 
 
 def command(lab, given, name, i):
-    """What the i-th container runs, and whether it says when it is ready."""
+    """The command of the i-th container, and whether it says when it is ready."""
     directory = lab.scope.directory
     if name == "mariadb":
         return mariadbd(given["mariadb"] / str(i), directory / f"m{i}.sock"), False
@@ -225,7 +225,7 @@ def httpd(directory, pages, i):
 
 
 def start_load(lab, stack, name, i, options):
-    """What asks a server, until the stack is left; the files of a web server one after the other, as in the thesis."""
+    """Starts the client of a server, until the stack is left. It reads the files of a web server one after the other, as in the thesis."""
     socket = lab.scope.directory / f"m{i}.sock"
     ping = f"mariadb --no-defaults -uroot -S{socket} -e 'SELECT 1'"
     pages = f"http://127.0.0.1:{PORT + i}/[0-{options.mib - 1}]"
@@ -301,8 +301,9 @@ def of_faults(runs):
 
 
 def duplicated(faults):
-    """At most so many are duplicated as the thesis has it: they end in a frame that another container has, so a copy (CoW) is none, and
-    neither is memory of its own. The product counts faults on pages that another container has faulted on, copies included."""
+    """The most faults that can be duplicated as the thesis has it. A duplicated fault ends in a frame that another container has: a copy
+    (CoW) is none, and neither is memory of the container's own. The product counts faults on pages that another container has faulted on,
+    copies included."""
     return min(faults["duplicates"], faults["classes"][CLASSES.index("read")] + faults["classes"][CLASSES.index("shared")])
 
 

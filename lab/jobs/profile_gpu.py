@@ -52,7 +52,7 @@ def record(lab, options):
 
 
 def kept(run):
-    """Those of the product's numbers that are kept."""
+    """The product's numbers that are kept of a run."""
     found = {"container": run["container"], "wall_ns": run["wall_ns"]}
     if sums := run.get("sums"):
         calls = {name: {"calls": call["calls"], "ns": call["ns"]} for name, call in sums["calls"].items()}

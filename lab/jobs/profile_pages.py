@@ -1,7 +1,7 @@
 """What does it cost to compare the page tables of four processes of 500 MB, each way?
 
-The family is made to measure: 150 MB that all have from their parent, 100 MB of a file, 20 MB in huge pages, also from the parent, and
-230 MB of each one's own. So what each way finds is checked, too."""
+The processes are made to measure. Each has 150 MB from the common parent, 100 MB of a file, 20 MB in huge pages, also from the parent, and
+230 MB of its own. So what each way finds is checked, too."""
 
 from lab import profiling, stats
 from lab.job import Refused

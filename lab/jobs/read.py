@@ -1,7 +1,7 @@
 """What does one read cost inside a container: the kernel's files, lxcfs, Elbowroom?
 
-Three containers that differ only in the files mounted over /proc and /sys stand side by side, and every round reads each file in each of
-them in turn, in an order that rotates from round to round. Ratios are taken within a round, where the neighbours' noise is the same, and
+Three containers stand side by side and differ only in the files that are mounted over /proc and /sys. Every round reads each file in each
+of them in turn, in an order that rotates from round to round. Ratios are taken within a round, where the neighbours' noise is the same, and
 then over rounds. lxcfs has no file of the quota."""
 
 import json

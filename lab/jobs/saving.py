@@ -52,7 +52,7 @@ def record(lab, options):
 
 
 def play(lab, options, disk, scene, arm, run):
-    """One arm of a scene: what the containers have of memory, and what those wait for who ask them."""
+    """One arm of a scene: what the containers have of memory, and how long their clients wait."""
     from lab.jobs.density_of_sandboxes import swap
 
     with contextlib.ExitStack() as ends:
@@ -87,7 +87,7 @@ def latencies(ordered_ms, seconds):
 
 
 class Sandboxes:
-    """Those of density-of-sandboxes: many that are asked now and then, or one that is asked all the time."""
+    """The sandboxes of density-of-sandboxes: many that are asked now and then, or one that is asked all the time."""
 
     prefix = "machine-{arm}-{scene}/"
 

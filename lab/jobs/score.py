@@ -1,4 +1,4 @@
-"""Who does what best for containers that share a host: nothing, the kernel's means, lxcfs, senpai, or Elbowroom? One page of other jobs' results.
+"""What serves containers that share a host best: nothing, the kernel's means, lxcfs, senpai or Elbowroom? One page of other jobs' results.
 
 Touches nothing. Each scene is a result of another job, recorded before; `lab/plans/score` records those of the fixed set and calls this. A
 contender that a scene has no run of is a dash. The order of contenders and of scenes is fixed, so that pages of two machines can be compared."""
@@ -117,8 +117,8 @@ SCENES = {"read": read, "swarm": swarm, "kills": kills, "calm": calm, "memory": 
 # ---- the page ----
 
 def study(raw):
-    """Rows in the order of SCENES, with cells by contender and who is best. There is no sum: a row of isolation and one of what it costs do
-    not weigh the same for every reader."""
+    """Rows in the order of SCENES, with cells by contender and the best contender. There is no sum: a row of isolation and one of what it
+    costs do not weigh the same for every reader."""
     rows = []
     order = list(SCENES)
     for scene in sorted(raw["scenes"], key=lambda scene: (order.index(scene["job"]), scene["result"])):

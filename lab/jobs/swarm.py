@@ -1,9 +1,9 @@
 """What do a hundred polling containers wait for, and what does the daemon burn?
 
-Every phase starts one variant afresh, makes its containers, measures the daemon's CPU time at rest (containers there, nothing polls), under
-pollers of files that are no view, which cost a daemon what busy containers do, and under pollers of views, and takes everything down.
-Phases of the variants alternate, in an order that rotates. The containers' memory limits all differ, so a poller can tell a wrong answer
-from a right one."""
+Every phase starts one variant afresh and makes its containers. It measures the daemon's CPU time three times: at rest (nothing polls),
+under pollers of files that are no view, which cost a daemon what busy containers do, and under pollers of views. Then it takes everything
+down. Phases of the variants alternate, in an order that rotates. The containers' memory limits all differ, so a poller can tell a wrong
+answer from a right one."""
 
 import math
 import time

@@ -1,7 +1,7 @@
 """What does one tick of the sensor cost, sensing and deciding, by number of containers?
 
-CPU time per tick, by number of containers and how many of them run, for each tier. The measuring itself is an example program of
-elbowroom-linux, which has the sensor in its hands; this job runs it and makes a table and a figure of what it prints."""
+CPU time per tick, by number of containers and how many of them run, for each tier. An example program of elbowroom-linux, which contains
+the sensor, measures. This job runs it and makes a table and a figure of its output."""
 
 import json
 import shlex

@@ -2,7 +2,7 @@
 
 Five containers with equal shares start together. The first is busy nearly all the time; the second to fourth join it one by one and leave
 in the opposite order; the fifth never computes. Three grow past their soft memory limit, one of them close to the hard one, and give the
-memory back. Inside each container a process asks every 100 ms how many CPUs and how much memory there are, in the way a runtime does; the
+memory back. Inside each container a process asks every 100 ms how many CPUs and how much memory there are, in the way a runtime does. The
 host's cgroup counters say what was used. With `--programs`, programs that size themselves run in the first container and are asked, too."""
 
 import bisect
@@ -23,7 +23,7 @@ BUSY = [(0.04, 0.96), (0.18, 0.82), (0.30, 0.70), (0.42, 0.58), None]
 # (begin, end of growth, end of holding) as shares of the run's length, and the size as a share of the hard limit.
 GROW = [(0.05, 0.45, 0.75, 0.92), (0.10, 0.30, 0.80, 0.20), None, (0.20, 0.60, 0.85, 0.60), None]
 SOFT = 0.3  # the soft limit, as a share of the hard one
-USAGE_WINDOW = 5  # usage is a rate over so many samples
+USAGE_WINDOW = 5  # usage is a rate over this many samples
 ASKED = 0  # the container that programs are in, and what it grows less by for them
 PROGRAMS_MIB = 180
 ASKED_EVERY_MS = 250
@@ -117,7 +117,7 @@ def sized(not_jdk):
 
 
 def plan(i, options, cpus):
-    """What a container does, as `reader load` takes it."""
+    """The load of a container, as words for `reader load`."""
     ms, words = lambda share: round(options.seconds * 1000 * share), []
     if BUSY[i]:
         words += ["busy", *map(ms, BUSY[i]), cpus]
@@ -211,7 +211,7 @@ def changes(values):
 
 
 def row(i, container, seconds):
-    """What a container saw and used."""
+    """A table's row: what a container saw and used."""
     seen, cpus = container["seen"], [cpus for _, cpus, _ in container["seen"]]
     busy = "{:.0f} to {:.0f} s".format(*(share * seconds for share in BUSY[i])) if BUSY[i] else "never"
     return [

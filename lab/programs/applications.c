@@ -101,7 +101,7 @@ int main(int argc, char **argv)
 			pagerank();
 		} else {
 			function(fd, strcmp(argv[1], "dense") ? 64 : 1);
-			/* Requests come; nobody waits busily for them. */
+			/* A server sleeps between requests. */
 			if (argc == 3)
 				usleep(20000);
 		}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* busy THREADS MS: says "ready", reads a moment of CLOCK_MONOTONIC in nanoseconds, and from then on its threads look for primes, as the CPU test
- * of sysbench does, for so many milliseconds. Says "done" and how many they found. */
+ * of sysbench does, for MS milliseconds. Says "done" and how many they found. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <pthread.h>

@@ -5,7 +5,7 @@
  *   failed   the call returned an error or nothing
  *   torn     not the shape of a meminfo: a line that is not "Key:  number[ kB]", a missing MemTotal or MemFree, a text
  *            that does not end in a newline, or more memory free than there is
- *   foreign  well formed, but MemTotal is not this container's: somebody else's numbers
+ *   foreign  well formed, but MemTotal is not this container's
  */
 #include "reader.h"
 

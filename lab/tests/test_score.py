@@ -1,4 +1,4 @@
-"""The page of the score: who stands where, and who is said to be best."""
+"""The page of the score: the place of each contender, and which is said to be best."""
 
 import unittest
 

@@ -25,7 +25,7 @@ export async function open(browser, address, test, { expected = [], ...options }
   const wrong = [];
   page.on("pageerror", (error) => wrong.push(String(error.stack)));
   page.on("console", (message) => ["error", "warning"].includes(message.type()) && wrong.push(message.text()));
-  page.on("request", (request) => new URL(request.url()).origin === new URL(address).origin || wrong.push(`asked somebody else: ${request.url()}`));
+  page.on("request", (request) => new URL(request.url()).origin === new URL(address).origin || wrong.push(`asked another origin: ${request.url()}`));
   try {
     await page.goto(address);
     await test(page);

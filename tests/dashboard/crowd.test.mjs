@@ -1,5 +1,5 @@
-// Five hundred containers, as smooth as five: how long frames take while somebody scrolls and the stream goes on, how large the
-// heap is, and how many rows exist. ELBOWROOM_DASHBOARD_RESULTS=DIR keeps the numbers.
+// Five hundred containers, as smooth as five. Measured are the time of frames while the table is scrolled and the stream goes on, the size
+// of the heap, and the number of rows. ELBOWROOM_DASHBOARD_RESULTS=DIR keeps the numbers.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -15,8 +15,8 @@ const FRAMES = RESULTS ? 400 : 150;
 /** Two rows a frame: over a hundred in a second, faster than they can be read. */
 const STEP_PX = 72;
 /**
- * CPU time of the page per frame. How long frames take is on a busy machine the neighbours' affair; this is not, as each frame brings
- * two new rows however late it is. What is usual is in lab/results; the bound is for what would be felt.
+ * CPU time of the page per frame. On a busy machine the time between frames depends on other programs. This does not: each frame brings
+ * two new rows, however late it is. Usual values are in lab/results; the bound is where a user would notice.
  */
 const CPU_MS = 40;
 const HEAP_MIB = 60;

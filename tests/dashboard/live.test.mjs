@@ -42,7 +42,7 @@ async function stop(child, whom = child.pid) {
   await eventually(ended, `${child.spawnargs.join(" ")} ends`, 30_000);
 }
 
-/** A port that nobody has, of those that no connection that goes out is given meanwhile. */
+/** A free port, below those that the kernel gives to outgoing connections. */
 const freePort = (port = 19200) =>
   new Promise((resolve, reject) => {
     if (port > 19299) return reject(new Error("needs a free port between 19200 and 19299"));

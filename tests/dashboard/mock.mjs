@@ -222,9 +222,9 @@ export async function mock({ port = 0, containers = 5, state = "quiet", token = 
   return {
     address: `http://127.0.0.1:${taken}/`,
     settings,
-    /** Nobody listens any more. */
+    /** Stops listening. */
     leave: hangUp,
-    /** Somebody does again. */
+    /** Listens again. */
     comeBack: () => listen(taken),
     close: async () => {
       clearInterval(timer);

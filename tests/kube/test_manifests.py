@@ -82,7 +82,7 @@ def test_the_account_changes_its_own_node_and_nothing_else(cluster, deployed, tm
     for words in (["taint", "node", NODE, "other.example/full=:NoExecute"], ["cordon", NODE], ["label", "node", NODE, "tier=a"],
                   ["annotate", "node", NODE, "a=b"]):  # fmt: skip
         assert "only its own taints" in here(*words).stderr, words
-    if "providerID" not in cluster.get("node", NODE)["spec"]:  # Once said, it is nobody's to change.
+    if "providerID" not in cluster.get("node", NODE)["spec"]:  # Once set, it cannot be changed.
         assert "only its own taints" in here("patch", "node", NODE, "--patch", '{"spec": {"providerID": "a://b"}}').stderr
 
     def status(**patch):

@@ -11,7 +11,7 @@ ALL_AND_MORE = "64TiB"
 
 
 def promise(pod, size):
-    """As whoever runs the node promises it: None takes it back."""
+    """Promises memory as the operator of the node does; None takes the promise back."""
     container = pod.row()["id"]
     label = {"container": container, "by": "a test", "promised": {"elbowroom.dev/memory-reservation": size}}
     answer = pod.agent.ask({"label": label} if size else {"unlabel": container})

@@ -55,7 +55,7 @@ def only_run():
         for path in leftovers.clear():
             print(f"removed what a killed run left: {path}")
         yield
-        # What never became ready, or was killed as some tests kill, has nobody else who ends it.
+        # Nothing else ends an agent that never became ready, or the rest of an agent that a test killed in part.
         leftovers.clear()
 
 
@@ -108,7 +108,7 @@ def new_agent(binary, run_dir, strangers, tmp_path):
     made = []
 
     def new(config="", containers="", prefix=(), args=()):
-        # A runtime of this machine is none of this session's.
+        # This machine's own runtime is not asked in these tests.
         config += "" if "[nri]" in config else "\n[nri]\nsockets = []\n"
         text = f"{config}\n[containers]\n{strangers}{containers}\n"
         agent = Agent(binary, run_dir, tmp_path / f"agent{len(made)}.log", text, prefix, args)
@@ -130,7 +130,7 @@ def new_agent(binary, run_dir, strangers, tmp_path):
 
 
 def unmount(agent):
-    """Takes the views away from this namespace, so that one failure is not the next test's."""
+    """Unmounts the views here, so that the failure of this test does not fail the next one."""
     for device, name in ((agent.device, "private/views"), (agent.triggers, "private/triggers"), (agent.pages, "pages")):
         if device is not None and mounts_of(device):
             subprocess.run(["umount", "--lazy", agent.run_dir / name], capture_output=True)
@@ -333,7 +333,7 @@ def disk(tmp_path):
         (mount := tmp_path / "disk").mkdir()
         subprocess.run(["mount", device, mount], check=True)
         yield mount
-        # Whoever read a file there is on its way out.
+        # Programs that read a file there are still exiting.
         eventually(lambda: subprocess.run(["umount", mount], capture_output=True).returncode == 0)
 
 

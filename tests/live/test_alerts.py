@@ -1,4 +1,4 @@
-"""What operators hear: real conditions, from where they arise to a program, an address, and an Alertmanager."""
+"""Alerts of real conditions, from where they arise to a program, an address, and an Alertmanager."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The HTTP API of a live agent: what it answers is what the document says, and nobody who misbehaves there is felt elsewhere."""
+"""The HTTP API of a live agent: it answers what the document says, and a client that misbehaves is not felt elsewhere."""
 
 import contextlib
 import json
@@ -39,7 +39,7 @@ def ready(agent):
 def api_server(agent):
     """The API's process."""
     for pid in map(int, os.popen(f"pgrep -P {agent.pid('supervisor')}").read().split()):
-        # One that ended since it was listed is not the one.
+        # A process that ended since it was listed is not the API's.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/cmdline", "rb") as file:
             if b"api-server" in file.read().split(b"\0"):
                 return Process(pid)
@@ -255,7 +255,7 @@ def test_garbage_slow_readers_and_crowds_disturb_no_view(new_agent, start, port)
     peer.sendall(body)
     assert b"413" in peer.recv(100)
     crowd.append(peer)
-    # Streams that nobody reads: they are cut off when what the kernel keeps for them is full.
+    # Streams without a reader: they are cut off when the kernel's buffer for them is full.
     for _ in range(20):
         peer = socket.create_connection(("127.0.0.1", port))
         peer.sendall(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")

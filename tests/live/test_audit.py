@@ -27,7 +27,7 @@ OF_LIBC = {"/sys/devices/system/cpu/online", "sysinfo"}
 
 @pytest.fixture(scope="module")
 def results(binary):
-    """Rows of what was seen; written at the end, where somebody wants them."""
+    """Rows of what was seen; written to RESULTS at the end, where that is set."""
     rows = []
     yield rows
     if RESULTS and rows:
@@ -115,7 +115,7 @@ def test_an_image_is_the_same_in_every_form(audit, docker, tmp_path):
     assert findings(audit(saved, code=1)[0]) == expect
     (tmp_path / "image.tar.gz").write_bytes(gzip.compress(saved.read_bytes(), 1))
     assert findings(audit(tmp_path / "image.tar.gz", code=1)[0]) == expect
-    # What the image sets is settled.
+    # GOMAXPROCS is settled where the image sets it.
     with open(packed, "rb") as tar:
         docker.call("import", "--change", "ENV GOMAXPROCS=2", "--change", 'CMD ["runc"]', "-", "elbowroom-audit:y", stdin=tar)
     settled = audit("elbowroom-audit:y", code=0, DOCKER_HOST=f"unix://{docker.socket}")[0]

@@ -75,7 +75,7 @@ def test_a_container_in_the_hosts_pid_namespace_sees_the_node_and_show_says_so(a
     assert not row["attached"]
     always(lambda: container.mem_total() == NODE(), during=0.5)
     assert "PID namespace" in agent.cli("show", container.name).stdout
-    # Who asks for a view by hand is given it.
+    # A view that is asked for by hand is given.
     assert agent.cli("attach", container.name).returncode == 0
     assert container.mem_total() == 300 * MIB
 

@@ -136,7 +136,7 @@ def test_pressure_files_answer_as_the_kernels_do(armed):
     inval, busy, full = "Invalid argument", "Device or resource busy", "No space left on device"
     expect = [error, inval, inval, inval, 20, busy, 20, select.POLLIN, 7, full, 0o666, "Operation not permitted", b"some"]
     assert eval(armed.run(PYTHON, "-c", ANSWERS)) == expect
-    # Who reads them reads whole pages, whoever waits.
+    # Reads still give whole pages, and totals never fall.
     totals = [int(armed.read("/proc/pressure/cpu").split()[4].split("=")[1]) for _ in range(3)]
     assert totals == sorted(totals)
 

@@ -1,4 +1,4 @@
-"""What the pages and mounts of a view show to programs of other makers: cases that were reported against products like this one."""
+"""The pages and mounts of a view, as programs of other makers see them: cases that were reported against products like this one."""
 
 import os
 import re
@@ -140,10 +140,11 @@ def test_cpus_are_numbered_without_a_gap_and_arrays_reach_the_last(agent, start)
     container = start("--cpus", "1")
     real = cpu_list(Path(CPU, "online").read_text())
     possible, present, online = (cpu_list(container.read(f"{CPU}/{name}")) for name in ("possible", "present", "online"))
-    # Who indexes by number; who makes arrays as long as there are possible CPUs (HotSpot, libbpf), or as long as the highest (TCMalloc).
+    # For programs that index by number, or whose arrays are as long as there are possible CPUs (HotSpot, libbpf) or as the highest number
+    # (TCMalloc).
     assert online == present == [0] and possible == list(range(real[-1] + 1))
     assert stat_cpus(container.read("/proc/stat")) == online
-    # Who lists directories, as htop does: a CPU that is possible and not present has none.
+    # For programs that list directories, as htop does: a CPU that is possible and not present has none.
     listed = container.run("sh", "-c", f"ls {CPU}").split()
     assert [name for name in listed if re.fullmatch(r"cpu\d+", name)] == ["cpu0"]
 
@@ -307,7 +308,7 @@ def group_pids(container):
 
 
 def test_pools_of_huge_pages_of_a_node_are_those_that_its_programs_can_use(agent, start):
-    # What is covered nowhere, /sys/kernel/mm/hugepages, says how many there are; numastat, DPDK and VPP ask where.
+    # /sys/kernel/mm/hugepages, which no view covers, says how many there are; numastat, DPDK and VPP ask for each node.
     pools = sorted(Path(NODE).glob("node*/hugepages/*/*_hugepages"))
     if not pools:
         pytest.skip("needs a kernel with HugeTLB")

@@ -1,4 +1,4 @@
-"""Any process of the agent may die at any moment: containers run on, readers notice nothing, and somebody takes over."""
+"""Any process of the agent may die at any moment: containers run on, readers notice nothing, and another process takes over."""
 
 import os
 import random
@@ -109,7 +109,7 @@ def test_two_killed_at_once_are_replaced(agent, start, names):
 
 @pytest.mark.native
 def test_a_policy_process_that_is_killed_takes_nothing_back(agent, start):
-    """What its successor does not know yet is what was shown before: not nothing used, and not the soft limit."""
+    """Its successor shows the old values until it knows new ones: not zero usage, and not the soft limit."""
     container = start("--memory", "256MiB", "--memory-reservation", "96MiB")
     container.allocate(150)
     eventually(lambda: container.mem_total() > 160 * MIB, within=30)
@@ -179,7 +179,7 @@ def test_after_all_are_killed_the_next_agent_takes_over(new_agent, docker):
 
 
 def test_what_was_read_is_there_though_all_are_dead(new_agent, start):
-    """Of the page cache, which asks nobody: through a file that is held, and one that is opened anew."""
+    """From the page cache, which asks no process: through a file that stays open, and one that is opened anew."""
     first = new_agent().start()
     container = start("--cpus", "1", "--memory", "256MiB")
     first.attached(container)
@@ -254,12 +254,12 @@ def test_a_container_whose_file_system_hangs_keeps_nobody_from_ending(slow, agen
     again.attached(good)
     assert good.mem_total() == 300 << 20
 
-    # What was not done for it meanwhile can be done now.
+    # The attach that failed meanwhile can be done now.
     slow.release()
     eventually(lambda: again.cli("attach", bad.name).returncode == 0)
     assert bad.online_file() == again.attached(bad)["view"]["cpus"]
     assert again.stop() == 0
-    # But for the one in its own place, which goes with it.
+    # Only the view that the container bound to its slow path is left, and goes with it.
     eventually(lambda: all(str(slow.path) in line for line in agent.leftovers()))
 
 
@@ -283,7 +283,7 @@ def test_a_stuck_policy_process_delays_no_reader(agent, start):
         eventually(lambda: whole(agent))
         return counted["slowest"]
 
-    # Who waits for that process does so each time; once it may be that this machine let a reader wait.
+    # A reader that depends on the stopped process is slow each time; one slow time may be due to this machine.
     slowest = []
     while not slowest or slowest[-1] >= 0.5 * PATIENCE:
         assert len(slowest) < 3, slowest

@@ -61,6 +61,6 @@ def test_the_wrapper_runs_crun_and_gives_the_first_instruction_its_view(ready, c
     check_limit(RuncWay(tmp_path).run_in_time, wrapper, True)
     assert " run " in ran.read_text() or " create " in ran.read_text()
     assert ready.stop() == 0
-    # Without an agent it starts as ever.
+    # Without an agent it starts and has no view.
     check_limit(RuncWay(tmp_path / "without").run, wrapper, False)
     eventually(lambda: not list(cgroup.ROOT.glob(f"{OWN}-*")))

@@ -21,7 +21,7 @@ CONTAINERS = int(os.environ.get("ELBOWROOM_TEST_CONTAINERS", "10"))
 FDS_SLACK = ROUNDS // 2
 # Allocators keep some of what they had at most. A leak of one page per container would be more after 2,500 containers.
 MEMORY_SLACK_KIB = 1024 + 4 * ROUNDS * CONTAINERS // 10
-# What grows in each of so many stretches of ROUNDS rounds leaks.
+# Stretches of ROUNDS rounds each: what grows in all of them leaks.
 STRETCHES = 3
 # Of the policy process with twenty sleeping containers, a second. With everything read in every tick they were 88 and 330 to 430.
 WAKES, READS = 50, 280
@@ -43,7 +43,7 @@ class Cheap:
 
 
 def held(agent):
-    """What each process of the agent holds, and how many mounts of it there are."""
+    """The costs of each process of the agent, and the number of its mounts."""
     pids = agent.status()["pids"]
     return {name: costs(pid) for name, pid in pids.items()}, len(mounts_of(agent.device))
 
@@ -77,7 +77,7 @@ def test_containers_that_come_and_go_leave_nothing_in_the_agent(new_agent, hand_
         for _ in range(ROUNDS):
             one_round()
         try:
-            # A connection that asked, or a container of somebody else's that ends, may still be held for a moment.
+            # A connection that asked, or a container of another program that ends, may still be held for a moment.
             eventually(lambda: no_more_than(before, mounts_before, *held(agent)), within=30)
             break
         except AssertionError as error:
@@ -99,7 +99,7 @@ def no_more_than(before, mounts_before, after, mounts_after):
 
 
 def looks(pid):
-    """How often its first thread has gone to sleep, and how many reads the process has made: who does not look does neither."""
+    """How often its first thread has gone to sleep, and how many reads the process has made. It does neither while it does not look."""
     lines = [line.split() for name in ("status", "io") for line in open(f"/proc/{pid}/{name}")]
     counts = {words[0]: int(words[1]) for words in lines if words[0] in ("voluntary_ctxt_switches:", "syscr:")}
     return counts["voluntary_ctxt_switches:"], counts["syscr:"]

@@ -55,7 +55,7 @@ def governed(new_agent):
 
 
 def standing(agent, group, disk):
-    """What `explain` says of a container on a disk; an assertion when it says nothing yet."""
+    """The part of `explain` about a container on a disk; asserts that there is one."""
     found = [s for s in agent.json("explain", "/" + group.path)["disk"] if s["name"] == disk.name]
     assert found, "the container is not seen on the disk"
     return found[0]
@@ -176,7 +176,7 @@ def test_however_often_it_is_killed_limits_go_within_a_second(governed, group, w
         eventually(lambda: agent.has_another("policy", than=pids["policy"]), within=20)
         agent.remember()
     print(f"{KILLS} kills: limits were back within {max(took) * 1000:.0f} ms, in the middle {sorted(took)[len(took) // 2] * 1000:.0f} ms")
-    # One of them may have met a moment in which this machine had no CPU for who puts them back.
+    # In one of them this machine may have had no CPU for the process that restores the limits.
     assert sorted(took)[-2] < PATIENCE, sorted(took)
     agent.stop()
     eventually(lambda: disks.limits(group, loop_disk) == own)
@@ -221,7 +221,7 @@ def test_without_an_io_controller_it_says_so_and_carries_on(governed, group, loo
     eventually(lambda: "limits on disks are only shown" in agent.log.read_text())
 
 
-# ---- who is told ----
+# ---- receivers of alerts ----
 
 
 @pytest.mark.native
@@ -263,7 +263,7 @@ def test_metrics_are_openmetrics_by_an_independent_parser(governed, group, write
     caps = families["elbowroom_container_disk_cap_ratio"].samples
     assert {(s.labels["id"], s.labels["disk"]) for s in caps} == {("/" + group.path, loop_disk.name)}
     as_json = {family["name"]: family for family in agent.json("metrics")}
-    # Who is held back may be another a moment later.
+    # Another container may be held back a moment later.
     assert set(as_json) ^ set(families) <= {"elbowroom_container_disk_held"}
 
 

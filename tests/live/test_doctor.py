@@ -1,5 +1,5 @@
-"""The four pitfalls of "Taming Memory Related Performance Pitfalls in Linux Cgroups", made for real: seen by the doctor with
-the right evidence, removed by the very command it prints, and gone. A healthy host shows none of them.
+"""The four pitfalls of "Taming Memory Related Performance Pitfalls in Linux Cgroups", made for real. The doctor sees each with the right
+evidence, and the command that it prints removes it. A healthy host shows none of them.
 
 Two of them need a host that is short of memory, which only a small one can be made: they run in tests/vm."""
 
@@ -51,7 +51,7 @@ def evidence(finding):
 
 
 def obey(finding):
-    """Does what the doctor says, as a person would who copies the line."""
+    """Runs the commands that the doctor prints, as a reader would paste them."""
     assert finding["fix"], f"no fix: {finding}"
     for command in finding["fix"]["commands"]:
         done = subprocess.run(["sh", "-euc", command], capture_output=True, text=True)
@@ -196,7 +196,7 @@ def test_what_the_agent_holds_is_not_taken_back_before_it_lets_go(doctor, made, 
 
 @contextlib.contextmanager
 def leased(ledger, file, before, ours):
-    """A value of an agent's in a file, on record as it has it."""
+    """A value that an agent set in a file, recorded in its ledger."""
     ledger.mkdir(parents=True, mode=0o700)
     knob = {
         "dir": str(file.parent),
@@ -223,7 +223,7 @@ def limit_file(group):
 
 
 def dropped(group):
-    """What a group uses, after its cache was let go."""
+    """Drops a group's cache; its usage then, in bytes."""
     directory = limit_file(group).parent
     with contextlib.suppress(OSError):
         if cgroup.V2:
@@ -239,8 +239,8 @@ def dropped(group):
 def test_cache_that_the_host_takes_is_seen_and_kept_by_the_printed_command(small_host, doctor, made, disk, hungry):
     group = made("reader", 512 * MIB)
     data, flood = file(disk, "data", 120), file(disk, "flood", 600)
-    # Anonymous memory that cannot go, so that 200 MiB are left for 720 of files; and the container reads slowly, or the
-    # kernel would see that its pages are the ones in use.
+    # Anonymous memory that cannot go leaves 200 MiB for 720 of files. The container reads slowly, or the kernel would see that its pages
+    # are the ones in use.
     hog = hungry(made("hog", container=False))
     hog(f"hold {(host_memory()['MemAvailable'] >> 20) - 200}")
     hog(f"read {flood}")
@@ -360,7 +360,7 @@ def test_trouble_that_is_over_is_seen_since_a_look_that_was_kept(doctor, made, h
     found = next(f for f in report["findings"] if f["check"] == "oom-killed")
     assert found["severity"] == "critical" and "1 between the looks" in found["sentence"], found
     assert report["elapsed_seconds"] > 0
-    # By who looks now and then it is told once.
+    # It is told once to a caller that looks now and then.
     for severity in ("critical", "warning"):
         done = doctor.call(f"/{group.path}", "--since-last", tmp_path / "last", "--format", "json")
         found = next(f for f in json.loads(done.stdout)["findings"] if f["check"] == "oom-killed")

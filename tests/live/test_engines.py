@@ -1,6 +1,6 @@
 """The same container on every engine and by every means: its first instruction sees its view, and it starts without an agent.
 
-`make engines-test` builds the engines that Debian does not have. What a table says of them is in docs/guide/engines.md."""
+`make engines-test` builds the engines that Debian does not have. The table of engines is in docs/guide/engines.md."""
 
 import os
 import re
@@ -23,7 +23,7 @@ from kit.process import Process
 from kit.wait import PATIENCE, eventually
 
 CPUS = os.cpu_count()
-# What the agent may cost a start at worst, and a loaded machine's share.
+# Seconds that the agent may cost a start at worst, with the share of a loaded machine.
 WORST = 2.0 + 1.5 * PATIENCE
 SEEN = f"{MEMORY >> 10} kB"
 # A CDI directory that engines read; Podman 4.3 knows no other (containers/common, pkg/cdi).
@@ -53,7 +53,7 @@ def image(home):
 def cdi(binary, run_dir):
     """Our device, where engines look for it."""
     if (CDI / "elbowroom.json").exists():
-        pytest.skip(f"needs {CDI}/elbowroom.json, which is somebody's")
+        pytest.skip(f"needs {CDI}/elbowroom.json, which another installation owns")
     made = [directory for directory in (CDI,) if not directory.exists()]
     words = [binary, "--run-dir", run_dir, "cdi", CDI]
     assert os.spawnv(os.P_WAIT, binary, [str(word) for word in words]) == 0
@@ -75,7 +75,7 @@ def containerd(home, image, cdi):
 
 @pytest.fixture(scope="module")
 def strict_containerd(containerd, home, image, cdi):
-    """One that makes no container to which a plugin adds a hook."""
+    """A containerd that makes no container to which a plugin adds a hook."""
     (home / "strict").mkdir()
     validator = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\nenable = true\nreject_oci_hook_adjustment = true"
     engine = Containerd(home / "strict", image, cdi, validator).start()
@@ -88,7 +88,7 @@ def crio(home, image, cdi):
     if missing := engines.why_not("built/crio", "built/pinns", "built/cri", "conmon", "podman", Crio.RUNTIME):
         pytest.skip(f"needs {missing}")
     if path := Crio.somebodys():
-        pytest.skip(f"needs a machine without {path}, which is somebody's")
+        pytest.skip(f"needs a machine without {path}, which another installation owns")
     (home / "c").mkdir()
     engine = Crio(home / "c", image, cdi).start()
     yield engine
@@ -179,8 +179,8 @@ def way(request):
 
 @pytest.fixture
 def agent_of(new_agent):
-    """An agent for a way, not started. By default it mounts nothing by itself, so that what is seen came by the hook; but for NRI,
-    whose plans are for the containers that it would mount views into."""
+    """An agent for a way, not started. By default it mounts nothing by itself, so that every view came by the hook. NRI is the exception:
+    its plans are for the containers that the agent would mount views into."""
 
     def make(way, containers=None):
         if containers is None:
@@ -238,7 +238,7 @@ def test_programs_start_in_the_view(agent_of, way, sees_go, sees_java):
 
 @pytest.fixture
 def alone(way, run_dir):
-    """Nobody can hide a Podman's or CRI-O's containers from another agent, which mounts views of its own into them."""
+    """A test cannot hide containers of Podman or CRI-O from another agent, which mounts views of its own into them."""
     if (isinstance(way, Podman) or "cri-o" in way.name) and engines.other_agents(run_dir):
         pytest.skip("needs a machine without another agent, whose views would be taken for ours")
 
@@ -353,7 +353,7 @@ def test_annotations_of_pods_and_containers_count_as_labels_do(nri):
     one = {"elbowroom.dev/views.web": "off"}
     assert SEEN not in way.once(*HEAD, name="web", pod_annotations=one)
     assert SEEN in way.once(*HEAD, name="side", pod_annotations=one)
-    # What only the pod says is the container's, for everything that looks for its labels later.
+    # A label of the pod alone counts as the container's, for everything that looks for its labels later.
     pod = way.engine.pod({"elbowroom.dev/probe": "objective=300", "elbowroom.dev/colour": "blue"})
     container = way.engine.run(pod, "/busybox", "sleep", "1000")
     row = eventually(lambda: next((row for row in way.agent.list() if row["id"] == container), None))
@@ -502,8 +502,8 @@ def summary(rows):
 
 
 def in_turn(costs, name, without, given, rounds):
-    """Starts by turns, the first of each pair by turns too. What `given` costs more, in milliseconds: the lower quartile, for what other
-    work on this machine adds is in the upper ones."""
+    """Starts by turns, the first of each pair by turns too. The extra time of `given`, in milliseconds: the lower quartile, because
+    other work on this machine shows in the upper ones."""
     without(), given()
     pairs = []
     for n in range(rounds):
@@ -533,7 +533,7 @@ def test_cost_of_a_start_by_runc(new_agent, binary, run_dir, tmp_path, costs):
 
 
 def test_cost_of_a_start_without_a_hook(new_agent, tmp_path, costs):
-    """The agent sees a container that nobody told it of, and mounts the view beside its start."""
+    """The agent finds a container that no hook told it of, and mounts the view while it starts."""
     if missing := engines.why_not("runc", "busybox"):
         pytest.skip(f"needs {missing}")
     new_agent(containers='cgroups = ["/elbowroom-test-live-cost-seen"]\n').start()

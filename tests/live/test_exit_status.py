@@ -12,7 +12,7 @@ from conftest import REPOSITORY
 from kit.wait import PATIENCE
 
 PAGE = REPOSITORY / "docs/guide/overview.md"
-# What a verb is typed with: those that are not here need nothing more, or are not typed without an agent.
+# Arguments of verbs. A verb that is not here needs none, or is not run without an agent.
 WORDS = {"show": ["x"], "explain": ["x"], "attach": ["x"], "detach": ["x"], "follow": ["x", "--", "/bin/true"], "top": ["--once"]}
 # Verbs that look and change nothing.
 HARMLESS = ["check", "doctor", "undo", "size", "restore", "housekeeping", "version", "help"]
@@ -86,6 +86,6 @@ def test_another_user_is_told_that_root_is_needed(agent, open_program):
     for words in (["list"], ["show", "x"], ["alerts"]):
         refused = as_nobody(*words)
         assert refused.returncode == 2 and "needs root" in refused.stderr, (words, refused)
-    # One that runs is not called none.
+    # It does not say that no agent runs.
     checked = as_nobody("check")
     assert checked.returncode == 1 and "needs root" in checked.stdout and "start one" not in checked.stdout, checked

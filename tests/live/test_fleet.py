@@ -93,7 +93,7 @@ def test_many_agents_are_read_and_a_container_is_placed(binary, agents, secured,
         assert room["cpu"] == os.cpu_count() * 1000 and room["memory"] == total
         assert 0 < room["memory_free"] < total
 
-    # One that needs a hundredth of the CPUs and of the memory fits on neither, one or both: by what is used, which is the machine's.
+    # A small container fits on neither, one or both nodes: that depends on what this machine uses now.
     placed = asked(binary, *words, "--cpus", "0.01", "--memory", "1MiB", "--headroom", "0%")
     by = {one["node"]: one for one in placed["ranking"]}
     assert set(by) == {"socket", "secured"} and placed["fits"] == sum(int(one["times"]) for one in by.values())

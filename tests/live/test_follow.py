@@ -22,13 +22,13 @@ MIB = 1 << 20
 
 @pytest.fixture
 def agent(new_agent):
-    """An agent by whose views a container has what its limits say, whoever else works on this machine."""
+    """An agent whose views show what the limits say, whatever else runs on this machine."""
     return new_agent("[policy]\nhierarchy = false\n").start()
 
 
 @pytest.fixture
 def follow(agent, tmp_path):
-    """Starts `elbowroom follow`: `follow(container, "mariadb", "--socket=...", part="25%")`. It must end with 0, whoever ends it."""
+    """Starts `elbowroom follow`: `follow(container, "mariadb", "--socket=...", part="25%")`. It must end with 0, unless a test kills it."""
     started = []
 
     def start(container, actuator, *arguments, **options):
@@ -57,7 +57,7 @@ def ends(process):
 def need(name):
     for path in (shutil.which(name), matrix.UNPACKED / f"usr/bin/{name}", matrix.UNPACKED / f"usr/sbin/{name}"):
         if path and os.access(path, os.X_OK):
-            # One that was unpacked runs where its libraries are installed.
+            # An unpacked program runs only where its libraries are installed.
             missing = [line.split()[0] for line in subprocess.run(["ldd", path], capture_output=True, text=True).stdout.splitlines() if "not found" in line]
             if missing:
                 pytest.skip(f"needs {', '.join(missing)} for {path}: tools/setup runtimes")
@@ -260,7 +260,7 @@ def test_nobody_is_signalled_and_nothing_written_but_what_is_the_containers(agen
         assert sets(elsewhere).returncode == 1
         assert file.read_text() == line
         assert stranger.poll() is None
-        # Nobody runs there any more: what is left is a file.
+        # With no process there any more, only the file is written.
         assert sets(ELBOWROOM_PROBE_PID="0").returncode == 0
         assert "2" in file.read_text() and stranger.poll() is None
     finally:
@@ -269,7 +269,7 @@ def test_nobody_is_signalled_and_nothing_written_but_what_is_the_containers(agen
 
 
 def at_rest(actuator, *words):
-    """What an actuator that signals nobody does."""
+    """What an actuator does that has no process to signal."""
     environment = {**os.environ, "ELBOWROOM_PROBE_PID": "0"}
     done = subprocess.run([ACTUATORS / actuator, *words, "/no/pid"], env=environment, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
@@ -355,7 +355,7 @@ def test_postgres_follows_in_what_a_reload_takes(agent, start, follow, backgroun
 
     eventually(ask, within=60)
     automatic = home / "data/postgresql.auto.conf"
-    # What wants a restart; what the command line or a role says, which is stronger than a file.
+    # Settings that need a restart, or that the command line or a role sets, which is stronger than a file.
     subprocess.run(["psql", *psql, "-qc", "ALTER ROLE postgres SET maintenance_work_mem = '32MB'"], check=True)
     before = automatic.read_text()
     for setting, said in [("shared_buffers", "restart"), ("max_parallel_workers", "command line"), ("maintenance_work_mem", "(user)")]:
@@ -381,7 +381,7 @@ def test_postgres_follows_in_what_a_reload_takes(agent, start, follow, backgroun
 
 
 def test_what_a_server_does_not_heed_is_put_back_at_once_and_said_once(agent, start, follow, tmp_path):
-    """One that writes down what it is told, and has it from elsewhere."""
+    """An actuator that records what it is told, and always reports another value."""
     written = tmp_path / "written"
     actuator = tmp_path / "deaf"
     actuator.write_text(f"#!/bin/sh\ncase $1 in get) echo {128 * MIB} bytes ;; set) echo $2 >>{written} ;; esac\n")
@@ -400,7 +400,7 @@ def test_what_a_server_does_not_heed_is_put_back_at_once_and_said_once(agent, st
     assert len(written.read_text().split()) == 4
 
 
-# What is refused before anything is touched, and the words that say so.
+# Arguments that are refused before anything is touched, and the words of the refusal.
 BAD = {
     "no container": (["nobody", "--", "/bin/true"], 'no container "nobody"'),
     "no actuator": (["{}", "--", "/no/such/actuator"], "/no/such/actuator"),

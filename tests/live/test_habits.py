@@ -12,7 +12,7 @@ from kit.wait import PATIENCE
 
 PAGE = REPOSITORY / "docs/guide/habits.md"
 KEYS = "top, htop, btop"
-# What the screen has after a key, where the first container was chosen; of a key that does nothing, what it had before.
+# Text on the screen after a key, with the first container chosen. A key that does nothing leaves the text that was there.
 DRAWS = {
     "j": "explain", "k": "explain", "Enter": "scroll", "/": "filter: ", "f": "filter: ", "P": "by CPU", "M": "by memory", ">": "by name",
     "<": "by disk", "r": "by verdict reversed", "d": "by disk", "?": "Keys",

@@ -1,5 +1,5 @@
-"""What a container can have more of than is good for the node: mounts, long names, cgroups, control characters. It loses its own
-service at most; the policy process stays small, and a neighbour notices nothing."""
+"""A container with too many mounts, long names, cgroups or control characters. It loses its own service at most; the policy process stays
+small, and a neighbour notices nothing."""
 
 import os
 import subprocess
@@ -86,7 +86,7 @@ def test_a_giant_mount_table_costs_the_policy_process_nothing(agent, start, dept
     assert time.monotonic() - begin < 10 * PATIENCE
     assert later.online_file() == 1
     eventually(lambda: why in (agent.row(hostile)["attach_note"] or ""))
-    # One that is asked to take its view out reads the table once more. The container keeps its own.
+    # A detach reads the mount table once more. The container keeps its view.
     refused = agent.cli("detach", hostile.name)
     assert hostile.online_file() == 1
 
@@ -101,7 +101,7 @@ def test_a_giant_mount_table_costs_the_policy_process_nothing(agent, start, dept
 
 @pytest.fixture
 def flood():
-    """Makes so many cgroups below a directory, and takes them away."""
+    """Makes `count` cgroups below a directory, and takes them away at the end."""
     made = []
 
     def flood(directory, count):

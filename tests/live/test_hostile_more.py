@@ -1,6 +1,6 @@
-"""What later attacks found, by those who had read the code: memory of requests that wait, mappings of a view that make it slow to refresh,
-containers in a container, many of them at once, in each other with all processes in each, and with the name of a neighbour; senders with
-thousands of cgroups around them. Who goes too far is named in `alerts`, `explain` and the log, once."""
+"""Later attacks, by readers of the code: memory of requests that wait, and mappings of a view that make it slow to refresh. Containers in a
+container: many at once, nested with all processes in each, and with the name of a neighbour. Senders with thousands of cgroups around them.
+A container that goes too far is named in `alerts`, `explain` and the log, once."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def follows(container, mib):
 
 
 def busy_and_late(process, neighbour, seconds):
-    """The CPUs that a process uses meanwhile, and how long the view of a neighbour takes to follow at most, but for once."""
+    """The CPUs that a process uses meanwhile, and the longest but one time that a neighbour's view takes to follow, in seconds."""
     used, begin, late = cpu_seconds(process), time.monotonic(), []
     while time.monotonic() < begin + seconds:
         late.append(follows(neighbour, 300 + len(late)))
@@ -53,8 +53,8 @@ def busy_and_late(process, neighbour, seconds):
 
 
 def hardly_notices(attacked, busiest, latest):
-    """What `attacked` measures, the CPUs of a process and how late a neighbour's view is, is below both. Other work on this machine is in
-    the way, too, but not each time."""
+    """Repeats `attacked` until both of its results are below the bounds: the CPUs of a process, and the delay of a neighbour's view. Other
+    work on this machine may spoil a try, but not each one."""
     seen = []
     while not seen or seen[-1][0] >= busiest or seen[-1][1] >= latest:
         assert len(seen) < 4, (seen, busiest, latest)
@@ -140,7 +140,7 @@ def test_tenants_bounds_are_their_own(agent, start, many):
     agent.attached(later)
     assert later.online_file() == 1
     follows(nested, 400), follows(flooder, 400)
-    # One of them that goes is noticed in time, in a directory of any size.
+    # A removed cgroup is noticed in time, in a directory of any size.
     first = mine()[0]["path"].rsplit("/", 1)[1]
     (inside / "docker" / first).rmdir()
     begin = time.monotonic()
@@ -150,7 +150,7 @@ def test_tenants_bounds_are_their_own(agent, start, many):
 
 
 def test_a_cgroup_in_a_container_takes_no_neighbours_name(new_agent, start, many, tmp_path):
-    """Who has it would be asked in the neighbour's place, with the password that the operator wrote there."""
+    """A cgroup that got it would be probed in the neighbour's place, with the password that the operator configured for that."""
     name = f"elbowroom-test-live-{os.getpid()}-0"
     probe = tmp_path / "probe"
     probe.write_text("#!/bin/sh\necho served=1\n")

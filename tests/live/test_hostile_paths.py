@@ -1,5 +1,5 @@
-"""What an ordinary user of the host (nobody, 65534), a container that means harm and readers of whole trees meet: nothing of ours below
-the run directory is open to the first, the second costs its neighbours nothing, and the third end."""
+"""Hostile walks. An ordinary user of the host (`nobody`, 65534) can open nothing private below the run directory. A hostile container costs
+its neighbours nothing. Programs that read whole trees come to an end."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ for path in sys.argv[3:]: visit(os.path.join(top, path))
 
 @pytest.fixture
 def open_run_dir(run_dir):
-    """The run directory as it is on a host: below directories that everybody may walk through."""
+    """The run directory as it is on a host: below directories that every user may walk through."""
     closed = []
     Path(run_dir).mkdir(exist_ok=True)
     for directory in [run_dir, *Path(run_dir).parents]:
@@ -64,13 +64,13 @@ def open_run_dir(run_dir):
 
 
 def nobody_reaches(run_dir, *known, users="host"):
-    """What nobody can open below the run directory, by walking it and by names that are known."""
+    """What the user `nobody` can open below the run directory, by walking it and by names that are known."""
     done = subprocess.run([sys.executable, "-c", WALK, users, str(run_dir), *known], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
 
 def known_paths(run_dir):
-    """Names that a user could know though he cannot list them, each by where it is and where an older agent had it."""
+    """Names that a user could know without listing them, each by where it is and where an older agent had it."""
     names = os.listdir(run_dir / "private/views")
     files = [f"{name}/{file}" for name in names for file in ("proc/meminfo", "sys/devices/system/cpu/online")]
     views = [f"{top}/{file}" for top in ("views", "private/views") for file in files]
@@ -118,7 +118,7 @@ def test_nobody_on_the_host_can_ask_a_containers_programs_for_memory(agent, star
 
 @pytest.fixture
 def fast_disk(tmp_path):
-    """A directory whose files have a page cache, on a disk that is as fast as memory: containers that read it are under pressure by their
+    """A directory whose files have a page cache, on a disk that is as fast as memory. Containers that read it are under pressure by their
     limit alone, however busy the machine's own disk is."""
     subprocess.run(["modprobe", "-a", "ext4", "loop"], capture_output=True)  # where they are modules
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="elbowroom-test-disk-") as memory:
@@ -131,7 +131,7 @@ def fast_disk(tmp_path):
             if done.returncode:
                 pytest.skip(f"needs a loop device: {words[0]}: {done.stderr.strip()}")
         yield directory
-        # Whoever read a file there is on its way out.
+        # Programs that read a file there are still exiting.
         eventually(lambda: subprocess.run(["umount", directory], capture_output=True).returncode == 0)
 
 

@@ -1,5 +1,5 @@
-"""Servers in containers that are hostile to whoever asks them: no password, no file, no privilege of root's reaches them, and no time, and
-the host's own servers are never asked in their place."""
+"""Servers in containers that are hostile to their clients. They get no password, no file, no privilege of root and no time. The host's own
+servers are never asked in their place."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ NOBODY = 65534
 MIB = 1 << 20
 SOCKET = "/run/mysqld/mysqld.sock"
 PASSWORD = "roots-own-word"
-# What a client of an answer to any question is: nothing but what it finds.
+# A client that answers any question with what it finds around it.
 LOOK = """
 import json, os, socket, sys
 status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
@@ -139,7 +139,7 @@ def rogue(tmp_path):
 
 
 def asks(binary, tmp_path, program, pid, *words, **environment):
-    """A ready-made program, as the agent starts it: by root, who has a password in the usual place."""
+    """Runs a ready-made probe as the agent does: as root, with a password in the usual file. What it did, and in how many seconds."""
     home = tmp_path / "home"
     home.mkdir(exist_ok=True)
     (home / ".my.cnf").write_text(f"[client]\nuser=root\npassword={PASSWORD}\n")
@@ -200,7 +200,7 @@ def test_a_server_that_says_too_much_or_nothing_costs_seconds(binary, rogue, tmp
 
 
 def clients(mark):
-    """Processes of nobody with this word among theirs."""
+    """Processes of the user `nobody` with this text in their command line."""
     found = []
     for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -321,7 +321,7 @@ def test_the_agent_asks_a_hostile_server_and_goes_on(new_agent, start, rogue):
 
 @pytest.mark.parametrize("page", ["moved", "endless", "slow"])
 def test_a_hostile_page_of_metrics_costs_its_own_probe(new_agent, start, tmp_path, page):
-    """One that leads to the host, one without end, and one that comes a byte at a time."""
+    """A page that leads to the host, one without end, and one that comes a byte at a time."""
     server = socket.create_server(("127.0.0.1", 0))
     elsewhere = socket.create_server(("127.0.0.1", 0))
     elsewhere.settimeout(0.1)

@@ -1,5 +1,5 @@
-"""What containers that ask without pause cost the server of views and their neighbours, what rights that server has, and what an agent
-for views alone leaves out."""
+"""Containers that read without pause: their cost for the view server and for neighbours. Also the rights of that server, and those that an
+agent for views alone drops."""
 
 import os
 import shutil
@@ -57,7 +57,8 @@ def measured(agent, look):
 
 
 def noticed(quiet, busy, calm):
-    """What part of a neighbour's reads an attack made longer, than the worse of both sides and a floor for what a scheduler adds; or None."""
+    """The part of a neighbour's reads that an attack made too slow, its time and the bound; or None. The bound is three times the worse of
+    before and after, and a floor for what a scheduler adds."""
     for part, floor in ((0.5, 0.001), (0.9, 0.005)):
         allowed = 3 * max(percentile(quiet, part), percentile(calm, part)) + floor
         if percentile(busy, part) >= allowed:
@@ -73,7 +74,7 @@ def test_a_container_that_asks_without_pause_costs_neither_the_server_nor_its_ne
     look = neighbour.program(hostile_reads, "watch")
     look()
     def attacked():
-        """What is wrong with what an attack cost; None where nothing is."""
+        """Why an attack cost too much; None where it did not."""
         quiet, quiet_cpu = measured(agent, look)
         with attack(attacker, hostile_reads, kind, 16) as counted:
             # What may be owed is used up by then.
@@ -152,7 +153,7 @@ def test_a_container_that_owes_gets_answers_and_no_errors(agent, start, hostile_
         assert container.mem_total() == 256 << 20
     read = stop()
     assert read["failed"] == 0 and read["reads"] > 20, (read, counted)
-    # What it owed is paid: its reads are as they were.
+    # Its debt is paid: its reads are as fast as before.
     began = time.monotonic()
     container.read("/proc/uptime")
     assert time.monotonic() - began < 5 * PATIENCE
@@ -228,7 +229,7 @@ def bounds_of_the_unit():
     return [name.removeprefix("CAP_").lower() for line in lines for name in line.split()]
 
 
-# What an agent for views alone gives up: privilege::NOT_FOR_VIEWS.
+# Capabilities that an agent for views alone drops: privilege::NOT_FOR_VIEWS.
 NOT_FOR_VIEWS = ["fowner", "syslog", "perfmon", "bpf"]
 
 
@@ -269,7 +270,7 @@ def test_each_process_has_the_rights_that_the_threat_model_says(new_agent, start
 def test_a_crash_of_the_agent_leaves_no_memory_on_disk(agent):
     seen = 0
     for pid in (agent.supervisor.pid, *descendants(agent.supervisor.pid)):
-        # Some live for a moment. One that has ended and is not reaped has no limits and no umask.
+        # Some live for a moment. A process that has ended and is not reaped has no limits and no umask.
         with suppress(FileNotFoundError, ProcessLookupError):
             limits, status = Path(f"/proc/{pid}/limits").read_text().splitlines(), status_of(pid)
             if limits and "Umask" in status:

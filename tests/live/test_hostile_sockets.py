@@ -1,6 +1,6 @@
 """Descriptors that take their time to be released, sent to every socket of the agent; and policy processes that hang or cannot die.
 
-Where the kernel can refuse descriptors (Linux 6.16) nothing arrives. What must hold is the same on older ones: neighbours are heard, the
+Where the kernel can refuse descriptors (Linux 6.16) nothing arrives. The same must hold on older kernels: neighbours are heard, the
 policy process answers and is replaced, and the agent stops."""
 
 import json
@@ -51,8 +51,8 @@ def served(agent, container, number):
 
 
 def replaced(agent, victim, within=20):
-    """Waits for another policy process that answers. One that hangs is replaced after 1.5 s, or later after others that were slow on a
-    busy machine (`elbowroom_agent::view_server::policy_silence`)."""
+    """Waits for another policy process that answers. A process that hangs is replaced after 1.5 s, or later after others that were slow on
+    a busy machine (`elbowroom_agent::view_server::policy_silence`)."""
 
     def answers():
         return agent.has_another("policy", than=victim.pid) and agent.list() is not None
@@ -203,7 +203,7 @@ def waits_for_fuse(pid):
 
 
 def test_a_policy_process_that_cannot_die_is_replaced(new_agent, start, tmp_path):
-    """A thread of it, which has all its files open, waits for a container's file system: also for good it is nobody's policy any more."""
+    """A thread of it holds all its files and waits for a container's file system. Another process takes its place meanwhile."""
     way = SlowWay(tmp_path / "slow")
     try:
         agent = new_agent(f'[[probes]]\ncontainer = "elbowroom-test-live-*"\nfile = "{way.path}/x"\nevery = "100ms"\n').start()

@@ -20,7 +20,7 @@ from kit.wait import PATIENCE, always, eventually
 REPOSITORY = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 NAME = "elbowroom-test-agent"
-# What docs/guide/install.md says, instead of --privileged; a machine that lacks one itself cannot give it.
+# Capabilities that docs/guide/install.md names, instead of --privileged. A machine that lacks one itself cannot give it.
 WANTED = "SYS_ADMIN SYS_CHROOT SYS_PTRACE DAC_OVERRIDE DAC_READ_SEARCH KILL SYS_NICE SYS_RESOURCE SYSLOG CHOWN FOWNER SETUID SETGID"
 NUMBERS = {"CHOWN": 0, "DAC_OVERRIDE": 1, "DAC_READ_SEARCH": 2, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7, "SYS_CHROOT": 18,
            "SYS_PTRACE": 19, "SYS_ADMIN": 21, "SYS_NICE": 23, "SYS_RESOURCE": 24, "SYSLOG": 34}  # fmt: skip
@@ -83,7 +83,7 @@ def contained(docker, image, run_dir, strangers, tmp_path):
 
 
 def traces(run_dir):
-    """What an agent leaves on a host: mounts of any process, cgroups, files and processes."""
+    """Traces of an agent on a host: mounts of any process, cgroups, files and processes."""
     mounts = set()
     for pid in pids():
         try:
@@ -130,7 +130,7 @@ def test_an_agent_in_a_container_gives_others_their_views(contained, docker, rig
         contained.attached(container)
         eventually(lambda: container.online() == 1 and container.mem_total() == size * MIB)
     eventually(lambda: contained.health() == "healthy", within=20)
-    # What an engine would run as a hook is there, on the host.
+    # The program that an engine would run as a hook is there, on the host.
     assert os.access(contained.run_dir / "image/elbowroom-runtime", os.X_OK)
     docker.call("stop", "--time", "30", NAME)
     assert docker.call("inspect", "--format", "{{.State.ExitCode}}", NAME).stdout.strip() == "0", contained.log()

@@ -1,4 +1,4 @@
-"""The agent for HotSpot in virtual machines that nobody changed. ELBOWROOM_TEST_STRESS_SECONDS is for `make -C java stress`."""
+"""The agent for HotSpot in unmodified virtual machines. ELBOWROOM_TEST_STRESS_SECONDS is for `make -C java stress`."""
 
 import itertools
 import os
@@ -101,7 +101,7 @@ def start(view, tmp_path):
 
 
 def gives(machine, threads):
-    """Collects, and looks whether so many GC threads were given."""
+    """Collects, and looks whether `threads` GC threads were given."""
     machine.ask("churn", 40)
     return int(machine.ask("room", "GcThreadsGiven") or 0) == threads
 
@@ -228,7 +228,7 @@ def test_what_the_user_sets_while_it_runs_counts(java17, start):
     assert soft_max_mib() == 100
 
 
-# One that is large at once has a young collection before its full one: there is nothing young yet.
+# An allocation that is large at once has a young collection before its full one: there is nothing young yet.
 @pytest.mark.parametrize("what", ["hold 250", "array 200"])
 def test_an_allocation_without_room_lifts_the_bound_at_once(java, start, what):
     if "jdk-11" in str(java) or "-11-" in str(java):

@@ -14,7 +14,7 @@ from kit.process import Process
 from kit.wait import PATIENCE, eventually
 
 MIB = 1 << 20
-# `make kernels-test` kills 20. Fewer where they take more than so many seconds, as on an emulated CPU that others use too.
+# `make kernels-test` kills 20. Fewer where they take more than KILLING seconds, as on an emulated CPU that other programs use too.
 KILLS, KILLING = int(os.environ.get("ELBOWROOM_TEST_SERVER_KILLS", "5")), 60
 LOSS = Path(__file__).with_name("kit") / "loss.py"
 PAGE = "/sys/devices/system/cpu/elbowroom"

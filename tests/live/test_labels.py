@@ -8,7 +8,7 @@ KEY = "elbowroom.dev/"
 
 
 def reserve(agent, container):
-    """What the memory governor keeps for a container; None before its first look at it."""
+    """The memory that the governor reserves for a container; None before its first look at it."""
     return (agent.row(container)["memory"] or {}).get("reserve")
 
 

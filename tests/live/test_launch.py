@@ -1,4 +1,4 @@
-"""What labels ask for when a container is made: libraries that are preloaded, the agent for HotSpot, words for its environment."""
+"""Labels that count when a container is made: libraries that are preloaded, the agent for HotSpot, words for its environment."""
 
 import subprocess
 
@@ -24,7 +24,7 @@ def variables(docker, *options):
 
 
 def reached(agent, container, command):
-    """What reaches the processes of that name; at least one must be there."""
+    """The report on what reaches the processes of that name; at least one must be there."""
     processes = agent.json("explain", container.name)["reached"]["processes"]
     found = [process for process in processes if process["command"] == command]
     assert found, f"no {command} among {[process['command'] for process in processes]}"

@@ -43,7 +43,7 @@ def test_cpuinfo_has_the_hosts_records_of_the_cpus_shown(agent, start):
 
 
 class KernelLog:
-    """What the kernel says from now on."""
+    """The kernel's log from now on."""
 
     def __init__(self):
         self.file = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
@@ -77,7 +77,7 @@ def test_no_system_call_of_a_confined_process_is_refused(agent, start):
     eventually(lambda: answers(agent), within=20)
     assert api.get(agent.run_dir / "api.sock", "/api/v1/containers")
     status = lambda pid: Path(f"/proc/{pid}/status").read_text()
-    # One that looks for somebody may end meanwhile.
+    # A short-lived process of the agent may end meanwhile.
     confined = eventually(lambda: [pid for pid in descendants(agent.supervisor.pid) if "\nSeccomp:\t2\n" in status(pid)])
     assert len(confined) >= 2, "the view server and the API's process have filters"
     assert not log.refused(confined)

@@ -1,6 +1,6 @@
 """What reaches which runtime, measured: the table in docs/guide/runtimes.md says the same, cell by cell.
 
-A *start* is that a program that begins under another view says another number; *live*, that one that runs does. UPDATE_GOLDEN=1
+*start*: a program that begins under another view says another number; *live*: a running program does. UPDATE_GOLDEN=1
 writes what was measured into the guide. Runtimes that are not here keep their cells; ELBOWROOM_TEST_RUNTIMES=all has them fail."""
 
 import os
@@ -23,7 +23,7 @@ ALL = os.environ.get("ELBOWROOM_TEST_RUNTIMES") == "all"
 
 
 def runtimes(column):
-    """Those that are here, and why others are not."""
+    """The runtimes that are here, and why others are not."""
     here, missing = [], []
     for runtime in matrix.all_runtimes():
         if column in runtime.columns:
@@ -61,7 +61,7 @@ def test_what_a_view_reaches_is_what_the_guide_says(new_agent, start, column):
     if CPUS < 2:
         pytest.skip("needs 2 CPUs: a view cannot shrink to less than one")
     here, missing = runtimes(column)
-    # Shares as good as everything: the view is what the limits say, whoever else works on this machine.
+    # Shares of nearly the whole machine: the view is what the limits say, whatever else runs on this machine.
     agent = new_agent("[policy]\nhierarchy = false\n").start()
     container = start(*matrix.SURFACES[column], "--cpu-shares", "262144", "--memory", f"{BEFORE >> 20}MiB")
     path = agent.attached(container)["path"]
@@ -74,7 +74,7 @@ def test_what_a_view_reaches_is_what_the_guide_says(new_agent, start, column):
     eventually(lambda: agent.view(container)["cpus"] == FEWER and agent.view(container)["memory"] == AFTER)
     changed = {(runtime.name, quantity): 0 for runtime, _, _ in running for quantity in runtime.says}
     told = matrix.table()
-    # What is to change, but for CPUs of which this machine has too few to see it.
+    # Numbers that must change, except CPUs where this machine has too few to see it.
     lively = [
         (runtime.name, quantity)
         for runtime, _, _ in running

@@ -23,7 +23,7 @@ PRESSURE = "/dev/elbowroom-pressure"
 HIERARCHIES = cgroup.IO_HIERARCHIES
 SOFT = "memory.low" if cgroup.V2 else "memory.soft_limit_in_bytes"
 NO_PROTECTION = "0" if cgroup.V2 else "9223372036854771712"
-# Blocks a second. Who refills what is taken within the second swings around half on cgroup v1.
+# Blocks a second. On cgroup v1 a container that refills within the second what was taken swings around half.
 BUSY, IDLE, GREEDY, FILLS = 200, 2, 400, 1000
 
 
@@ -63,7 +63,7 @@ def on_disk(tmp_path):
 
 @pytest.fixture
 def pool(hand_made):
-    """What stands for the machine."""
+    """The cgroup that stands for the machine."""
     pool = hand_made(POOL, hierarchies=HIERARCHIES)
     if not cgroup.V2:
         pool.write("memory", "memory.use_hierarchy", 1)
@@ -82,7 +82,7 @@ def reads(hand_made, on_disk, pool):
         path.write_bytes(os.urandom(MIB) * (SIZE // MIB))
         descriptor = os.open(path, os.O_RDWR)
         os.fsync(descriptor)
-        # What is cached already is charged to who wrote it.
+        # What is cached already is charged to the cgroup that wrote it.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(descriptor)
         programs.append(Paging(group, path))
@@ -172,7 +172,7 @@ def test_a_pod_of_two_containers_gives_to_one_outside_of_it(governed, hand_made,
 
 @pytest.fixture
 def watching(tmp_path):
-    """Starts who watches for memory pressure beside a program: `watching(busy["b"])`."""
+    """Starts a process that watches for memory pressure beside a program: `watching(busy["b"])`."""
     started = []
 
     def start(program):
@@ -192,12 +192,12 @@ def test_programs_are_asked_for_memory_before_it_is_lent_and_one_that_ends_keeps
     fill(agent, busy)
     busy["a"].read(GREEDY)  # it has use for more on the fastest of disks
     busy["b"].read(IDLE)
-    time.sleep(3)  # the last second under its load is over, and who waits for nothing is asked by nobody but the governor
+    time.sleep(3)  # the last second under its load is over: from now on only the governor asks
     asked = owner.said().count("asked")
     eventually(lambda: standing(agent, "b")["lent"] > 0, within=150, every=0.2)
     assert owner.said().count("asked") > asked
     assert agent.json("show", f"/{POOL}/b")["view"]["memory"] < SIZE
-    # Who only reads it sees its end when nobody is left who could ask.
+    # A watcher that only reads sees the end once no process is left that could ask.
     assert "end" not in owner.said()
     assert agent.stop() == 0
     eventually(lambda: owner.said()[-1] == "end", within=5)
@@ -224,7 +224,7 @@ def test_who_is_governed_no_more_has_all_of_its_room_again(governed, busy):
     fill(agent, busy)
     shown = lambda name: agent.json("show", f"/{POOL}/{name}")["view"]["memory"]
     eventually(lambda: knob("a", SOFT) != NO_PROTECTION, within=30)
-    # What it gives back shows in its view first.
+    # A container that gives memory back sees that in its view first.
     eventually(lambda: shown("b") < SIZE, within=60)
     for name in RESERVED:
         labels = {"elbowroom.dev/governors": "off"}
@@ -237,9 +237,9 @@ def test_a_liar_keeps_nothing_that_a_neighbour_has_reserved(governed, busy):
     usage = lambda name: int(knob(name, "memory.current" if cgroup.V2 else "memory.usage_in_bytes")) / MIB
     busy["a"].read(BUSY), busy["b"].read(GREEDY)
     eventually(lambda: usage("a") + usage("b") > 0.9 * SIZE / MIB, within=60, every=0.5)
-    # Nobody governs: who reads most has most.
+    # Without the governor, the container that reads most has most.
     eventually(lambda: usage("a") < 0.7 * RESERVED["a"], within=60, every=0.5)
-    # A disk as fast as memory makes nobody wait: who suffers from single slow requests has use for its memory all the same.
+    # On a disk as fast as memory nothing waits: a container of class `latency` has use for its memory all the same.
     agent = governed("enforce", CLAIMS.replace("memory =", 'class = "latency"\nmemory =', 1))
 
     def has_while_b_complains(share):
@@ -248,7 +248,7 @@ def test_a_liar_keeps_nothing_that_a_neighbour_has_reserved(governed, busy):
         return believed and usage("a") >= share * RESERVED["a"]
 
     eventually(lambda: has_while_b_complains(0.93), within=30, every=0.5)
-    # On cgroup v1 nothing holds who reads it all back within the second that he is recalled from.
+    # On cgroup v1 nothing holds a borrower that reads everything back within the second of the recall.
     always(lambda: has_while_b_complains(0.9 if cgroup.V2 else 0.85), during=8, every=0.1)
 
 

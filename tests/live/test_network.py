@@ -1,4 +1,4 @@
-"""What a container's network has carried, read when the API is asked; and many questions about single containers at once."""
+"""The traffic of a container's network, read when the API is asked; and many questions about single containers at once."""
 
 import json
 import subprocess

@@ -29,7 +29,7 @@ def call(*words, check=True):
 
 
 class Machine:
-    """One machine by its name, whoever started it."""
+    """One machine by its name, started by hand or by systemd."""
 
     def __init__(self, home):
         self.log = home / "log"

@@ -14,9 +14,9 @@ import pytest
 from kit.wait import always, eventually
 
 CONTAINERS = 'cgroups = ["/elbowroom-test-live-otlp-*"]\nattach = false'
-# What Debian's programs trust.
+# The certificates that Debian's programs trust.
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
-# What changes from one moment to the next is not compared by its value.
+# Values of these change from one moment to the next and are not compared.
 CHANGES = re.compile(r"_(total|used|seconds)$|_used_|_tick_|_node_memory_|_pool_|_free|_lent_|_entitlement_|_wait|_queue|_cpu_|_memory_")
 
 

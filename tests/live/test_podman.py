@@ -20,7 +20,7 @@ RESERVE += 'memory = { reserve = "100MiB", guaranteed = true }\n'
 
 
 class Podman:
-    """Podman with its defaults, but for where it keeps its files."""
+    """Podman with its defaults, except the place of its files."""
 
     def __init__(self, home):
         self.home, self.root = home, home / "tree"
@@ -39,7 +39,7 @@ class Podman:
         return self.call("run", "--network", "none", *LIMITS, *run, "--rootfs", self.root, *words, options=options)
 
     def start(self, *run):
-        """One that runs on; the path of its scope."""
+        """Starts a container that runs on; the path of its scope."""
         ident = self.run("/bin/sleep", "1000", run=["--detach", "--name", NAME, *run]).strip()
         return f"/machine.slice/libpod-{ident}.scope"
 
@@ -95,7 +95,7 @@ def test_a_container_has_the_view_of_the_limits_below_its_scope(new_agent, podma
     assert (row["engine"], row["id"], row["name"], row["path"]) == ("podman", ident, NAME, scope), row
     eventually(podman.sees)
     assert (row["view"]["memory_hard"], row["view"]["cpus_upper"]) == (300 * MIB, 1), row["view"]
-    # What its user changes later, by the engine and by hand.
+    # Its user changes limits later, by the engine and by hand.
     podman.call("update", "--memory", "200m", "--memory-swap", "200m", "--cpus", "0.5", NAME)
     eventually(lambda: podman.sees(200 * MIB, 50_000))
     (inner.parent / "memory.max").write_text(str(128 * MIB))

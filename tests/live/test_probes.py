@@ -30,7 +30,7 @@ def test_a_program_in_elbowroom_run_speaks_for_its_container_and_no_other(agent,
     one.run(agent.binary, "--run-dir", agent.run_dir, "probe", "send", "served=812", "objective=800")
     said(agent, one, served=812.0, objective=800.0)
     assert probe(agent, two) is None
-    # Nobody in a container may ask for another: that is the control socket's, which is root's on the host.
+    # No process in a container may report for another: that takes the control socket, which is root's on the host.
     outside = agent.cli("probe", "send", "served=1")
     assert outside.returncode == 2 and "no container" in outside.stderr
     for_two = agent.cli("probe", "send", "--container", two.name, "red")
@@ -67,9 +67,9 @@ def test_a_label_says_which_file_to_read(agent, docker):
     assert probe(agent, container)["freshness"] == "absent"
     container.run("sh", "-c", "echo served=3 > /tmp/probe")
     said(agent, container, served=3.0, objective=7.0)
-    # A file that nobody writes any more says nothing.
+    # A file that is not written any more says nothing.
     eventually(lambda: probe(agent, container)["freshness"] == "stale", within=30)
-    # Nor does one that is none, and the agent goes on.
+    # Nor does a FIFO in its place, and the agent goes on.
     container.run("sh", "-c", "rm /tmp/probe; mkfifo /tmp/probe")
     eventually(lambda: "plain file" in (probe(agent, container)["problem"] or ""))
 
@@ -135,7 +135,7 @@ def test_pythons_module_finds_the_agent(agent, start):
     container = start("--memory", "256MiB")
     package = Path(__file__).resolve().parents[2] / "python"
     words = f"import sys; sys.path.insert(0, {str(package)!r}); import elbowroom, time\n"
-    # It lives for a moment after it spoke: a datagram without an address is answered to nobody.
+    # It stays for a moment after it spoke: its datagram has no address for an answer, so it cannot wait for one.
     words += "assert elbowroom.probe(served=9, offered=10); time.sleep(0.5)"
 
     def heard():

@@ -39,7 +39,7 @@ def with_runc():
 
 @pytest.fixture
 def sampling():
-    """Skips where the kernel lets nobody sample: some virtual machines and sandboxes."""
+    """Skips where the kernel allows no sampling: some virtual machines and sandboxes."""
     if not Path("/proc/sys/kernel/perf_event_paranoid").exists():
         pytest.skip("needs perf_event_open, which this kernel does not have")
 

@@ -34,7 +34,7 @@ def test_mariadb(new_agent, start, background, tmp_path):
     background(container, words, tmp_path / "log")
     client = ["mariadb", "--no-defaults", f"--socket={socket}"]
     eventually(lambda: subprocess.run([*client, "-e", "SELECT 1"], capture_output=True).returncode == 0, within=60)
-    # The probe is nobody there too.
+    # The probe is the user `nobody` in the server too.
     subprocess.run([*client, "-e", "CREATE USER nobody@localhost IDENTIFIED VIA unix_socket"], check=True)
     # About a hundred questions a second, and some more that go unanswered.
     background(container, f"sh -c 'while :; do echo \"SELECT 1;\"; sleep 0.01; done | {' '.join(client)} -n'", tmp_path / "load")

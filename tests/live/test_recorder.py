@@ -52,7 +52,7 @@ def test_an_agent_records_by_itself_and_any_moment_can_be_seen_again(new_agent, 
     missing = replay(agent, ring, "--at", "2001-01-01T00:00Z")
     assert missing.returncode == 2 and "nothing is recorded of 2001-01-01" in missing.stderr, missing.stderr
     assert " has 20" in missing.stderr and len(missing.stderr.splitlines()) == 1, missing.stderr
-    # Its files are its user's alone: they tell who runs what.
+    # Only the owner may read its files: they tell which programs each container runs.
     assert [oct(path.stat().st_mode & 0o777) for path in sorted(ring.glob("*.ring"))] == ["0o600"]
     assert oct(ring.stat().st_mode & 0o777) == "0o700"
 
@@ -127,7 +127,7 @@ def test_a_recorder_that_is_killed_at_any_instant_loses_at_most_the_last_second(
         recorder.wait()
         last = shown(agent, ring)
         assert last, replay(agent, ring).stderr
-        # While one ended and the next one began, nobody recorded.
+        # Nothing is recorded between the end of a recorder and the start of the next one.
         at = last["time_unix_ms"]
         lost.append(killed - at if until is None or at >= began else killed - began + max(0, until - at))
     print(f"{KILLS} kills: at most {max(lost):.0f} ms lost, {sorted(lost)[len(lost) // 2]:.0f} ms in the middle")

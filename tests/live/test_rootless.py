@@ -21,7 +21,7 @@ LIMITS = ["--memory", "300m", "--cpus", "1"]
 
 
 class User:
-    """A user of this machine, with a systemd of his own."""
+    """A user of this machine, with a systemd of its own."""
 
     def __init__(self):
         subprocess.run(["useradd", "--create-home", USER], check=True)
@@ -79,7 +79,7 @@ def test_a_container_of_a_user_has_a_view_where_the_configuration_names_it(new_a
     read = lambda path: user.podman("exec", "web", "/bin/cat", path)
     plain = new_agent().start()
     assert ours(plain, user) == []
-    # Who wonders why is told.
+    # `elbowroom check` says why.
     found = re.search(r"missing +rootless engines +1 without a view\n +(.*)", plain.cli("check").stdout)
     assert found and "containers.cgroups" in found[1], plain.cli("check").stdout
     assert meminfo(read("/proc/meminfo"))["MemTotal"] == host_memory()["MemTotal"]
@@ -89,7 +89,7 @@ def test_a_container_of_a_user_has_a_view_where_the_configuration_names_it(new_a
 
     def attached():
         rows = ours(agent, user)
-        # Its monitor, which is in a cgroup of nearly the same name, is none.
+        # Its monitor, which is in a cgroup of nearly the same name, is no container.
         assert len(rows) == 1 and rows[0]["attached"], [(row["path"], row["attach_note"]) for row in rows]
         return rows[0]
 

@@ -48,7 +48,7 @@ def own_agent(run_dir, container):
     """The processes of a container's own agent, by role."""
     found = {}
     for pid in holders(own_directory(run_dir, container)):
-        # One that ends has no words any more.
+        # A process that ends has no command line any more.
         for role in words(pid)[1:2]:
             found.setdefault(role, Process(pid))
     return found
@@ -102,7 +102,7 @@ def test_any_process_may_be_killed_and_the_view_stays(start, run_dir):
         killed = own_agent(run_dir, container)[role]
         killed.kill()
         assert container.mem_total() == 128 * MIB, f"after the end of the {role}"
-        # Who comes in place of the first supervisor is called otherwise.
+        # The successor of the first supervisor has another name.
         eventually(lambda: len(own_agent(run_dir, container)) >= 3, within=20)
         assert container.mem_total() == 128 * MIB
     container.close()
@@ -120,7 +120,7 @@ def test_an_agent_that_is_killed_whole_comes_again(start, run_dir):
         try:
             return container.mem_total() == 128 * MIB
         except AssertionError:
-            return False  # nobody answers for a moment
+            return False  # no process answers for a moment
 
     eventually(sees, within=30)
 

@@ -45,7 +45,7 @@ def test_a_container_of_no_named_cgroup_is_let_alone(agent, runc):
     assert container.mem_total() > 256 * MIB
 
 
-# What runtimes differ in: runc runs the hook in the root file system and writes the container's state when it comes to it, crun runs it
+# Runtimes differ: runc runs the hook in the root file system and writes the container's state when it comes to it, crun runs it
 # in the bundle.
 @pytest.mark.parametrize(
     ("begin", "sees"),

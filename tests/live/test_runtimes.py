@@ -1,4 +1,4 @@
-"""Programs that nobody changed, and what they make of their view."""
+"""Unmodified programs, and what they make of their view."""
 
 import os
 import shutil

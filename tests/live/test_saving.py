@@ -1,4 +1,4 @@
-"""Saving, on cgroup v2: what a container does not read goes while nobody needs it, and what it reads stays."""
+"""Saving, on cgroup v2: memory that a container does not read is reclaimed before any container needs it, and what it reads stays."""
 
 import os
 import statistics
@@ -112,7 +112,7 @@ def test_what_is_not_read_is_saved_what_is_read_stays_and_a_label_says_no(saves,
     eventually(lambda: saving(agent, "saved")["active"], within=SETTLED / PATIENCE, every=1)
     quiet = server.rates()[-20:]
     eventually_saved(agent, "saved", 0.2, before)
-    # What it reads is there: it reads about as fast as before, or as one that is left alone. How much slower is the lab's to measure.
+    # Its working set is there: it reads about as fast as before, or as one that is left alone. How much slower is the lab's to measure.
     busy = server.rates()[-20:]
     assert statistics.mean(busy) >= 0.9 * min(statistics.mean(quiet), statistics.mean(spared.rates()[-20:])), (quiet, busy)
     assert abs(used("spared") - spared_before) < 0.05 * spared_before

@@ -42,7 +42,7 @@ class Keeper:
         eventually(lambda: self.socket.exists() and self.worker())
 
     def pids(self):
-        """Supervisor and worker, whoever they are now."""
+        """The supervisor and worker that live now."""
         words = b"keeper-worker\0"
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
             with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -157,10 +157,10 @@ def test_static_programs_see_their_view_from_the_first_call_and_follow_it(new_ag
 
     cgroup.limit_cpus("/elbowroom-test-live-seccomp0", CPUS)
     cgroup.limit_memory("/elbowroom-test-live-seccomp0", 300 * MIB)
-    # How many CPUs there are for it is the machine's affair now; the calls say what the file says.
+    # Its number of CPUs depends on the machine now; the calls say what the file says.
     eventually(lambda: ask()[TOTAL] == 300 * MIB and ask()[OWN] == container.online_file())
     agent.stop()
-    # Nobody keeps its page: the kernel answers.
+    # No agent keeps its page: the kernel answers.
     eventually(lambda: ask()[TOTAL] > 300 * MIB)
 
 
@@ -174,7 +174,7 @@ def test_who_does_not_ask_for_it_is_left_alone_and_so_is_who_finds_no_keeper(age
         assert other.program(in_tools(asks))()[OWN] == CPUS and seccomp_mode(other) == 0
         off = contain(2, annotations={"elbowroom.dev/seccomp": "off"})
         assert seccomp_mode(off) == 0
-        # Nobody's container: the agent has no view of it, and the kernel answers.
+        # The agent has no view of this container: the kernel answers.
         assert seccomp_mode(contain(3)) == 2
         assert contain(4).program(in_tools(asks))()[OWN] == CPUS
     finally:
@@ -288,7 +288,7 @@ def test_under_a_service_manager_not_even_the_death_of_both_fails_a_call(
         calls, failed, _, least, _ = map(int, container._ask("finish", number).split())
         assert failed == 0 and calls > 100 / PATIENCE and least == 1, (calls, failed, least)
         container.close()
-        # A manager that is late still has the listener of the one that is gone, whose place the next one gets: nobody mistakes them.
+        # A late manager still has the listener of the container that is gone, whose place the next one gets. They are not confused.
         worker = keeper.worker()
         following = contain(1)
         agent.attached(following)
@@ -356,13 +356,13 @@ def test_who_asks_with_memory_that_is_never_there_keeps_nobody_else_waiting(new_
     calls, failed, longest, least, _ = map(int, good.run(in_tools(storm), 6).split())
     assert failed == 0 and least == 1 and calls > 100, (calls, failed, least)
     assert longest < 1e6 * PATIENCE
-    # Its own calls are the kernel's affair meanwhile, and nobody was killed.
+    # Its own calls are left to the kernel meanwhile, and the worker is the same.
     began = time.monotonic()
     assert bad.program(in_tools(asks))()[OWN] == CPUS
     assert time.monotonic() - began < 4 * PATIENCE
     assert keeper.worker() == before
 
-    # One that a signal does not end is followed by another all the same.
+    # A worker that a signal does not end at once is replaced all the same.
     os.kill(before, signal.SIGKILL)
     assert ask()[OWN] == 1
     assert keeper.worker() != before
@@ -392,7 +392,7 @@ def test_a_run_directory_that_is_removed_is_made_anew(run_dir, keeper):
     shutil.rmtree(run_dir)  # as systemd does when the agent's service is stopped
     eventually(answers)
     assert keeper.socket.stat().st_mode & 0o777 == 0o600
-    # Whoever takes over has the new socket.
+    # A process that takes over has the new socket.
     eventually(lambda: keeper.worker() not in (None, before))
     Process(keeper.supervisor()).kill()
     eventually(lambda: keeper.supervisor() and answers())
@@ -431,7 +431,7 @@ def test_another_keeper_and_messages_that_are_none_are_refused(binary, run_dir, 
     assert keeper.socket.stat().st_mode & 0o777 == 0o600
     silent = socket.socket(socket.AF_UNIX)
     silent.connect(str(keeper.socket))
-    # One that says nothing holds nobody up for long.
+    # A silent client does not hold the others up for long.
     agent = new_agent(containers=PLAIN).start()
     container = contain()
     agent.attached(container)

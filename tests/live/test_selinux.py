@@ -1,5 +1,6 @@
-"""SELinux enforcing, with containers of the policy's type `container_t` and categories of their own, by runc and by Docker: views, page,
-cgroup files, the file that asks for memory, hook, wrapper, `elbowroom run`, and an agent that is started anew. In a guest: tools/vm -s."""
+"""SELinux enforcing, with containers of the policy's type `container_t` and categories of their own, by runc and by Docker. Tested are
+views, page, cgroup files, the file that asks for memory, hook, wrapper, `elbowroom run`, and an agent that is started anew. In a guest:
+tools/vm -s."""
 
 import json
 import shutil

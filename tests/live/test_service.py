@@ -128,7 +128,7 @@ def test_a_stop_while_nobody_knows_the_containers_takes_views_out_of_them(new_ag
     for container in containers:
         first.attached(container)
     killed_whole(first)
-    # Its policy process cannot start: views stay, until somebody wants them to go.
+    # Its policy process cannot start: views stay until a clean stop.
     second = new_agent(prefix=manager.prefix(), config='[sense]\nperiod = "24"\n')
     with pytest.raises(AssertionError):
         second.start(within=1)

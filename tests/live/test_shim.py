@@ -121,7 +121,7 @@ def test_a_user_who_refused_dynamic_teams_has_none(regions, page, value):
     assert regions(OMP_DYNAMIC=value)()["parallel"] == 16
 
 
-# Not there; there without a page, where no agent has mounted one; another version's, or somebody else's.
+# Not there; there without a page, where no agent has mounted one; a page of another version, or of another program.
 NO_PAGE = [None, b"", b"elbowrm\0", bytes(4096), b"elbowrm\0" + b"\2\0\0\0" + b"\1\0\0\0" * 1021]
 
 
@@ -243,7 +243,7 @@ def test_behind_a_function_is_the_one_that_the_dynamic_linker_would_call(shim, p
 
 
 def test_where_the_page_is_was_said_when_the_program_began(shim, page, tmp_path):
-    """What a program writes into its environment, or over it, is its own affair."""
+    """A program may change or overwrite its environment later."""
     without_a_page(page, None)
     script = (
         "import ctypes, os, sys\n"

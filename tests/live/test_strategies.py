@@ -103,7 +103,7 @@ def test_a_protected_container_says_so_in_the_kernel_and_undo_takes_it_back(ask,
     program("hold 40")
     file = knob(group, "memory.low" if cgroup.V2 else "memory.swappiness")
     before = read(file)
-    # Nobody is there to be asked.
+    # Standard input is /dev/null, so the question has no answer.
     done = ask("protect", f"/{group.path}")
     assert done.returncode == 1 and "->" in done.stdout and "nothing was written" in done.stderr
     assert read(file) == before
@@ -290,7 +290,7 @@ def test_what_serves_containers_is_never_bounded(ask, in_root):
 
 
 def prepared(ask, group, *words):
-    """The report of a run that nobody's trouble stopped: others on this machine may wait for memory for reasons of their own."""
+    """The report of a run that was not stopped: other programs here may wait for memory for reasons of their own."""
 
     def run():
         report = ask.json("pretouch", f"/{group.path}", *words, codes=(0, 1))
@@ -333,7 +333,7 @@ def test_what_was_promised_is_touched_on_nobodys_account(ask, made, hungry):
     if peak.exists():
         assert int(read(peak)) < 90 * MIB - report["touched"] // 2
     assert prepared(ask, group, "20MiB", "--hold", "100ms")["touched"] == 20 * MIB
-    # What is free already needs no touch.
+    # Memory that is free already needs no touch.
     report = prepared(ask, group, "20MiB")
     assert bool(report["touched"]) == bool(report["plan"]["reclaim"]), report
 
@@ -420,7 +420,7 @@ def test_a_jvm_is_told_to_touch_its_own_heap(ask, made, sees_java):
 
 @pytest.mark.native
 def test_page_cache_of_others_makes_room_before_the_container_asks(small_host, ask, made, disk, hungry):
-    """A host whose free memory is full of what somebody read once, before and after."""
+    """A host whose free memory is full of what a process read once, before and after."""
     group, reader = made("promised", 2048 * MIB), hungry(made("reader", container=False))
     hungry(group)("hold 2")
     # More than there is memory, on a disk in memory where zeroes take none.

@@ -257,7 +257,7 @@ KIT = Path(__file__).with_name("kit")
 
 
 def watch(run_dir):
-    """What a program of `run` is told: it has the host's /dev."""
+    """The environment of a program of `run`, which has the host's /dev."""
     return {"MEMORY_PRESSURE_WATCH": f"{run_dir}/pressure/elbowroom-pressure", "MEMORY_PRESSURE_WRITE": "Cg=="}
 
 

@@ -1,6 +1,6 @@
 """The tour (docs/guide/tour.md): its commands are taken from the page and typed as they stand there, beside the containers that it tells of.
 
-What the page promises is said once more here, in a pattern for each task. It must be in what the page shows, and in what the command says now."""
+A pattern for each task repeats the page's promise. It must match the output on the page, and the command's output now."""
 
 import io
 import os
@@ -22,7 +22,7 @@ from kit.wait import PATIENCE, eventually
 PAGE = REPOSITORY / "docs/guide/tour.md"
 # "each in at most two commands and one minute"
 MOST_COMMANDS, MOST_SECONDS = 2, 60
-# What a task's answer has, over all its commands; `.` is any character.
+# Patterns in a task's output, over all its commands; `.` is any character.
 PROMISES = {
     "How is every container doing?": r"VERDICT.*\nweb +throttled.*\nbackup +ok",
     "What was OOM-killed last night?": r"nightly +killed.*OOM-killed once at its limit of 32MiB.*docker update --memory 64m nightly",
@@ -90,7 +90,7 @@ def busybox_image():
 
 
 class Shell:
-    """What types the commands. `elbowroom` and `docker` are those of this session; the page's state directory is the session's too."""
+    """Types the commands. `elbowroom` and `docker` are those of this session; the page's state directory is the session's too."""
 
     def __init__(self, agent, docker, programs):
         programs.mkdir()
@@ -166,7 +166,7 @@ def test_the_page_has_twenty_tasks_of_at_most_two_commands_and_shows_what_it_pro
 
 
 def faults(task, typed, took):
-    """What is not as the page says, of a task whose commands ended with these statuses and said this."""
+    """Differences from the page, of a task whose commands ended with these statuses and outputs."""
     statuses, said = [status for status, _ in typed], "".join(text for _, text in typed)
     # The first of two asks or prepares; the last one answers, and has the status that the page names.
     if statuses[-1] != task.status or any(status not in (0, task.status) for status in statuses):
@@ -196,6 +196,6 @@ def test_every_task_of_the_tour_is_done_as_written(scene):
         if missing:
             print(f"skipped: {task.title}: needs {missing[0]}")
             continue
-        # What containers do moves: what is wrong twice is wrong.
+        # Containers change from moment to moment, so only a fault in two tries counts.
         found += [f"{task.title}: {fault}" for fault in done(scene, task) and done(scene, task)]
     assert not found, "\n".join(found)

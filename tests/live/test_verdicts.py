@@ -24,7 +24,7 @@ def row(rows, name):
 
 
 def alerts(agent, name):
-    """Those that last, and those that ended, of a container, of its verdict."""
+    """Alerts about a container's verdict: those that last, and those that ended."""
     report = json.loads(agent.cli("alerts", "--format", "json").stdout)
     of = lambda views: [a for a in views if a["kind"] == "VERDICT" and (a["container"] or {}).get("name") == name]
     return of(report["lasting"]), of(report["ended"])
@@ -182,7 +182,7 @@ def test_an_alert_begins_within_two_seconds_of_its_cause(agent, docker, topic, p
         eventually(lambda: topic in topics(), within=30)
         begun = time.time()
         delays.append(begun - float(eventually(lambda: docker.call("logs", name).stdout)))
-        # All but those of kills end as soon with the container; a kill is told of until two minutes after it.
+        # Alerts end with the container, except those of kills, which last until two minutes after the kill.
         docker.call("rm", "--force", name)
         gone = time.time()
         if topic == "killed":

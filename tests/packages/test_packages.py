@@ -19,7 +19,7 @@ KEEPER = "elbowroom-keeper.service"
 MEMORY = 256 << 20
 # An emulated CPU is about ten times slower.
 PATIENCE = 60
-# What `systemd-analyze security` may say, from 0 (shut in) to 10; docs/guide/install.md says what it does.
+# The highest score that `systemd-analyze security` may give, from 0 (shut in) to 10; docs/guide/install.md has the score.
 LOOSEST = 6.1
 
 
@@ -255,7 +255,7 @@ def test_a_stop_takes_views_out_and_a_start_puts_them_in_again():
     readers = Readers()
     eventually(lambda: any(row["attached"] for row in request("list")))
     assert views()
-    # What is open goes on from the page cache; by name there is the host's file again.
+    # An open file is still read from the page cache; by name there is the host's file again.
     counted_without_failure(readers)
     sleeper = subprocess.Popen(["elbowroom", "run", "--memory", "256MiB", "--", "sleep", "600"])
     eventually(lambda: any(row["attached"] for row in request("list")))

@@ -1,4 +1,4 @@
-"""Debian's Prometheus and Alertmanager, an agent they scrape, and somebody who is told."""
+"""Debian's Prometheus and Alertmanager, an agent that they scrape, and a receiver of alerts."""
 
 import http.server
 import json
@@ -34,7 +34,7 @@ memory = {{ reserve = "64TiB" }}
 
 
 def tool(name):
-    """One of Prometheus's programs."""
+    """The path of a program of Prometheus."""
     if not (TOOLS / name).exists():
         pytest.skip(f"needs {name}: run 'tools/setup prometheus'")
     return TOOLS / name
@@ -48,7 +48,7 @@ def scratch():
 
 @pytest.fixture(scope="session")
 def free_port():
-    """Ports that nobody listens on: from ELBOWROOM_TEST_PORTS on, where that is set."""
+    """Ports without a listener: from ELBOWROOM_TEST_PORTS on, where that is set."""
     start = int(os.environ.get("ELBOWROOM_TEST_PORTS", "0"))
     given = set()
 

@@ -90,6 +90,10 @@ class House(unittest.TestCase):
         self.assertTrue(house.REDIRECTS.search('format!("echo {to} > {file}")'))
         self.assertFalse(house.REDIRECTS.search('manual_fix(&["sync; echo 2 > /proc/sys/vm/drop_caches"])'))
 
+    def test_words_for_persons_are_found_in_prose_and_not_in_code(self):
+        self.assertEqual(house.persons("Nobody reads it, and somebody\nwaits."), ["Nobody", "somebody"])
+        self.assertEqual(house.persons("It runs as `nobody`.\n```\nsudo -u nobody true\n```\n"), [])
+
 
 if __name__ == "__main__":
     unittest.main()

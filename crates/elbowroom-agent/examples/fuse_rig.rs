@@ -24,7 +24,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Readers, versions, and somebody who kills every process in turn.
+    /// Readers and changing versions, while every process is killed in turn.
     Storm {
         #[arg(long, default_value_t = 60)]
         kills: usize,
@@ -138,7 +138,7 @@ fn bench(rounds: usize) -> anyhow::Result<()> {
     })?;
     took.sort_unstable();
     println!("command over a socket, publish, drop, read: p50 {} ns", took[took.len() / 2]);
-    println!("publish that nobody reads: {} ns", agent.ask("cost 0 1000000"));
+    println!("publish without readers: {} ns", agent.ask("cost 0 1000000"));
     Ok(())
 }
 

@@ -170,8 +170,8 @@ impl AgentConfig {
         Ok(Self { file: std::path::absolute(path).ok(), ..config })
     }
 
-    /// Why other users of the host learn secrets from `path`, or the default file: it has webhooks, whose addresses mostly hold a token, or
-    /// headers for a collector, and every user can read it.
+    /// Why other users of the host learn secrets from `path`, or the default file: every user can read it, and it has headers for a
+    /// collector, or webhooks, whose addresses mostly hold a token.
     pub fn exposure(&self, path: Option<&Path>) -> Option<String> {
         let path = path.unwrap_or(Path::new(DEFAULT_PATH));
         let mode = std::fs::metadata(path).ok()?.mode() & 0o777;
@@ -310,7 +310,7 @@ impl AgentConfig {
             "memory.saving_pressure: \"{}\": write which part of the time may be waited, from \"0.01%\" to \"1%\"",
             self.memory.saving_pressure
         );
-        ensure!(self.disk.aridac.samples >= 1, "disk.aridac.samples: at least 1, for a mean of none is none");
+        ensure!(self.disk.aridac.samples >= 1, "disk.aridac.samples: at least 1");
         ensure!(
             self.disk.aridac.max_disk_io > 0,
             "disk.aridac.max_disk_io: write what the disk can do, for example \"100MiB/s\""
@@ -641,7 +641,7 @@ mod tests {
                 "[[hooks]]\nwebhook = \"http://a\"\nresend = \"1ms\"",
                 "hooks, entry 1: resend: \"1ms\" is too short",
             ),
-            ("[[hooks]]\nkinds = [\"STARVED\"]", "hooks, entry 1: it says neither"),
+            ("[[hooks]]\nkinds = [\"STARVED\"]", "hooks, entry 1: it has neither exec nor webhook"),
             ("[[hooks]]\nexec = [\"scale\"]", "hooks, entry 1: exec: \"scale\" is no absolute path"),
             ("[[hooks]]\nexec = [\"/a\"]\nwebhook = \"http://a\"", "hooks, entry 1: both"),
             ("[[hooks]]\nwebhook = \"ftp://a/b\"", "hooks, entry 1: webhook: write an address that begins"),

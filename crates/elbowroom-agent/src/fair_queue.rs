@@ -1,7 +1,7 @@
-//! The last of what many make, in bounded memory: the maker of the most loses its oldest.
+//! The last entries of many makers, in bounded memory: the maker with most entries loses its oldest.
 //!
-//! A queue that only forgets its oldest can be emptied by any maker: one that makes entries without a pause has those of all others
-//! forgotten. Here each of `n` makers keeps the last `MAX / n` of its entries, whatever the others do (longest queue drop, B. Suter et
+//! A queue that only forgets its oldest can be emptied by any maker: entries made without a pause push out those of all
+//! others. Here each of `n` makers keeps the last `MAX / n` of its entries, whatever the others do (longest queue drop, B. Suter et
 //! al., "Design Considerations for Supporting TCP with Per-flow Queueing", 1998).
 
 use std::collections::{BTreeMap, VecDeque};
@@ -69,7 +69,7 @@ impl<T, const MAX: usize> FairQueue<T, MAX> {
         own.sum()
     }
 
-    /// Forgets the oldest entry of the maker with most, of whom one `comes`; of several such, of the one whose is oldest.
+    /// Forgets the oldest entry of the maker with most entries, counting the one that `comes`; of several such makers, the oldest of all.
     fn forget_one(&mut self, comes: &str) {
         let place = |own: &VecDeque<(u64, T)>| own.front().map_or(u64::MAX, |(place, _)| *place);
         let count = |maker: &str, own: &VecDeque<(u64, T)>| own.len() + usize::from(maker == comes);

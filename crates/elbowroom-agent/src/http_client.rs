@@ -45,7 +45,7 @@ static HTTP_AGENT: LazyLock<ureq::Agent> = LazyLock::new(|| {
         .into()
 });
 
-/// What this system trusts, which may be an organisation's own; what browsers trust where it keeps no list.
+/// The certificates that this system trusts, which may be an organisation's own; those that browsers trust if it keeps no list.
 fn root_certs() -> RootCerts {
     for path in CA_BUNDLES {
         let Ok(text) = bounded::file(path, bounded::KERNEL_FILE) else { continue };

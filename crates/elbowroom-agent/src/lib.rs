@@ -1,8 +1,8 @@
 //! The agent: the processes that sense, decide, publish views, limit, and answer.
 //!
-//! [`supervisor`] starts and guards the others; [`policy`] senses and decides; [`view_server`] answers reads of views; [`http`] serves
-//! the API; [`otlp`] pushes metrics; [`recorder`] is the black box; [`seccomp`] answers system calls of static programs; [`engines`] are the ways in which
-//! container engines call us. Begin with [`policy`], then [`view_server`].
+//! [`supervisor`] starts and guards the others. [`policy`] senses and decides. [`view_server`] answers reads of views. [`http`] serves the
+//! API. [`otlp`] pushes metrics. [`recorder`] is the black box. [`seccomp`] answers system calls of static programs. [`engines`] are the
+//! ways in which container engines call the agent. Begin with [`policy`], then [`view_server`].
 //!
 //! What stays true: killing any of these processes at any instant leaves containers running and views readable; every limit is a
 //! lease.

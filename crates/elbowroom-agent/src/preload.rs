@@ -1,5 +1,5 @@
-//! What is loaded into programs of a container, on a file system that lives as long as the container's mount namespace: a
-//! program that starts when the agent has stopped, or this program was replaced, still finds it.
+//! Libraries that are loaded into programs of a container. Their file system lives as long as the container's mount namespace, so
+//! programs find them even after the agent has stopped or this program was replaced.
 
 use crate::java;
 use anyhow::{Context, ensure};
@@ -35,7 +35,7 @@ pub fn mount_preloads(root: &Path, wanted: RuntimeInjection) -> anyhow::Result<(
         rustix::fs::openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .with_context(|| root.display().to_string())?;
     let target = open_mount_point(&root)
-        .with_context(|| format!("{INJECTION_DIR}: no place for what is to be preloaded"))?;
+        .with_context(|| format!("{INJECTION_DIR}: no place for the libraries to preload"))?;
     if files.iter().all(|(name, _)| is_there(&target, name)) {
         return Ok(());
     }
@@ -50,7 +50,7 @@ pub fn mount_preloads(root: &Path, wanted: RuntimeInjection) -> anyhow::Result<(
             let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
             Ok(rustix::mount::move_mount(&tree, c"", &target, c"", flags)?)
         })
-        .with_context(|| format!("{INJECTION_DIR}: mounting what is to be preloaded"))
+        .with_context(|| format!("{INJECTION_DIR}: mounting the libraries to preload"))
 }
 
 /// Whether [`mount_preloads`] has a place in containers of this host, and what `wanted` needs is installed.

@@ -159,7 +159,7 @@ fn no_read_fails_tears_or_mixes_while_every_process_is_killed_in_turn() {
     let bad = (report.failed, report.torn, report.foreign, report.backwards);
     assert_eq!(bad, (0, 0, 0, 0), "{report:#?}");
     assert!(report.reads > 1000 && report.killed.iter().all(|n| *n >= 12), "{report:#?}");
-    assert!(report.stale_ms < STALE_MS, "somebody still reads an old page: {report:#?}");
+    assert!(report.stale_ms < STALE_MS, "a reader still gets an old page: {report:#?}");
 }
 
 /// Takes the next request away from the view server, as a server does that is killed before it answers: the server is
@@ -228,8 +228,8 @@ fn an_invalidation_that_sleeps_behind_a_dead_server_wakes_with_the_next() {
     assert_eq!(shares().trim(), "1");
     let reading = steal_a_request(&agent, &path);
     std::thread::scope(|scope| {
-        // The notifier now waits for the page of the READ that nobody answers; the policy process is killed with it
-        // asleep, and everybody else too.
+        // The notifier now waits for the page of the READ that no server answers. The policy process is killed while it sleeps,
+        // and so are the others.
         let setting = scope.spawn(|| agent.ask("set 0 77"));
         let policy = agent.wait_for(AgentRole::Policy, None);
         wait_until(|| {

@@ -85,7 +85,7 @@ impl ProfileStore {
         bounded::file_text(self.file(name), MAX_BYTES).map(Some)
     }
 
-    /// Makes the directory, so that one that cannot be is known before anything is measured.
+    /// Makes the directory, so that a failure shows before anything is measured.
     ///
     /// # Errors
     /// It cannot be made.

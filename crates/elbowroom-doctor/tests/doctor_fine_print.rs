@@ -162,7 +162,7 @@ fn a_disks_clock_that_began_anew_is_no_idle_disk_and_no_fast_one() {
     host.busy_disk(100, 80, 8.0);
     assert!(says("disk-slower-than-usual", &host).is_some());
     assert!(says("disk-not-rotational", &host).is_some());
-    // Since boot it did so much that its clock may have begun anew.
+    // After this many requests since boot, its clock may have begun anew.
     let disk = &mut host.facts.host.disks[0];
     disk.before.ios += 100_000_000;
     disk.after.ios += 100_000_000;
@@ -177,7 +177,7 @@ fn a_cgroup_that_reclaims_below_its_own_limit_is_no_shortage_of_the_host() {
     host.available(4 * GIB);
     host.host_waits_for_memory(2_000);
     let severity = |host: &Sim| says("memory-not-reserved", host).map(|(severity, _)| severity);
-    assert_eq!(severity(&host), Some(Severity::Info), "nobody but the cgroup itself reclaimed");
+    assert_eq!(severity(&host), Some(Severity::Info), "only the cgroup itself reclaimed");
     host.vmstat("pgsteal_kswapd", 20);
     assert_eq!(severity(&host), Some(Severity::Warning), "and now the host");
     host.host_waits_for_memory(100);

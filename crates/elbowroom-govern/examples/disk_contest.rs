@@ -1,8 +1,8 @@
 //! Every policy on random victims beside random hogs, and what each constant of `lifeline` is worth on them.
 //!
-//! `cargo run -p elbowroom-govern --example disk_contest FIRST COUNT` sums up the scenarios of so many seeds. A third argument shows the
-//! policy `lifeline` alone: with `constants`, as it is and with each constant halved and doubled; with `relief`, the time from the
-//! begin of a burst to the first limit on it.
+//! `cargo run -p elbowroom-govern --example disk_contest FIRST COUNT` sums up the scenarios of `COUNT` seeds from `FIRST` on. A third
+//! argument shows the policy `lifeline` alone: with `constants`, as it is and with each constant halved and doubled; with `relief`, the
+//! time from the begin of a burst to the first limit on it.
 
 use elbowroom_govern::disk::{DiskOrder, DiskPolicy, DiskSettings, LifelineSettings};
 use elbowroom_sim::disk::library::{FLASH, LAB, LARGE, PAPER, w1};

@@ -126,7 +126,7 @@ fn columns(first: u64) -> Vec<Column> {
         }
         (MemoryScenario { enforced: true, ..scenario }, seed)
     };
-    // Of the liar, who would use four times the machine, nothing is due: the column is about its neighbour.
+    // The liar would use four times the machine and has no objective: the column is about its neighbour.
     let liar = |kernel| {
         let mut scenario = library::liar(kernel, ProbeBehaviour::Flapping(5));
         scenario.tenants[1].program.objective = 0.0;

@@ -1,4 +1,5 @@
-//! Who gets how much of what is shared: governors, pure state machines over [`elbowroom_types::sample::HostEvent`]s that give orders.
+//! Governors, which divide disks and memory between containers: pure state machines over [`elbowroom_types::sample::HostEvent`]s that
+//! give orders.
 //!
 //! A governor decides the same whether it is obeyed or only watched ([`GovernorMode`]); what became of its orders comes back to it as
 //! events, so a recording replays to the same decisions.

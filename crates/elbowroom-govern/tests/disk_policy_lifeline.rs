@@ -83,7 +83,7 @@ fn w2_a_burst_that_returns_finds_its_limit_there() {
 fn w3_turns_on_a_slow_disk_are_shared() {
     let mut toy = toy(SPEED, vec![Tenant::new(0.6, 4.0), Tenant::new(0.2, 4.0)]);
     toy.run(50);
-    assert_eq!(toy.caps().count(), 0, "nobody was short of anything");
+    assert_eq!(toy.caps().count(), 0, "no container was short of anything");
     toy.factor = 0.55;
     let mut used = 0.0;
     for turn in 0..4 {
@@ -248,7 +248,7 @@ fn decisions_say_why_and_standings_where_it_stands() {
     }));
     toy.run(20);
     let hog = &toy.disks.disk_statuses(id(1))[0];
-    assert_eq!((hog.held_by, hog.max.rbps), (LimitedBy::User, Limit::Max), "his own limit is enough");
+    assert_eq!((hog.held_by, hog.max.rbps), (LimitedBy::User, Limit::Max), "the user's own limit is enough");
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn a_disk_that_becomes_slow_is_looked_at_again_soon_and_not_for_ever() {
     let mut toy = toy(SPEED, vec![Tenant::new(0.3, 4.0), Tenant::new(0.15, 16.0)]);
     toy.run(40);
     assert!(!toy.disks.needs_early_sample());
-    // Requests wait, but everybody still gets what it needs: the burst began at the end of the period.
+    // Requests wait, but each container still gets what it needs: the burst began at the end of the period.
     toy.late = 50.0;
     toy.step();
     assert!(toy.disks.needs_early_sample() && toy.caps().count() == 0);
@@ -359,7 +359,7 @@ fn a_disk_that_one_container_uses_is_not_glanced_at() {
     assert!(two.disks.needs_glances());
     two.tenants.iter_mut().for_each(|tenant| tenant.wants = 0.0);
     two.run(2);
-    assert!(!two.disks.needs_glances(), "what nobody uses hurts nobody");
+    assert!(!two.disks.needs_glances(), "an idle disk hurts no container");
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn lifeline_keeps_the_victim_whole() {
     }
 }
 
-/// While nobody is short, a cap grows by a percent a second near where harm was seen: that is what is not used.
+/// While no container is short, a cap grows by a percent a second near where harm was seen: that is what is not used.
 #[test]
 fn lifeline_wastes_little() {
     for (figure, conservation) in [(library::w1 as Figure, 0.88), (library::w2, 0.9), (library::w3, 0.97)] {

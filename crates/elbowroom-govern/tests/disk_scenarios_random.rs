@@ -107,7 +107,7 @@ struct Watch<'a> {
     lifelines: BTreeMap<Pair, f64>,
     /// When each container last wanted something of each disk.
     wanted: BTreeMap<Pair, Micros>,
-    /// Disks on which somebody may have waited for somebody else.
+    /// Disks on which a container may have waited for another.
     contended: BTreeSet<DeviceNumber>,
 }
 

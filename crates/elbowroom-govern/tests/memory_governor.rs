@@ -50,7 +50,7 @@ impl Host {
         }
     }
 
-    /// A group with so many GiB in it; a container where it has a name.
+    /// A group that uses `gib` GiB; a container where it has a name.
     fn group(
         &mut self,
         id: u64,
@@ -187,7 +187,7 @@ fn what_a_pool_inside_a_pool_uses_is_not_missing_twice() {
     let db =
         host.group(5, 0, Some("db"), CgroupSettings { memory_low: Some(At(Bytes(2 * GIB))), ..max(8) }, 3);
     let orders = host.pass(60);
-    // 64 less 3 that nobody gives back, and a margin of 3 %.
+    // 64 less 3 outside of containers that cannot be taken back, and a margin of 3 %.
     let pools: Vec<(&str, u64)> =
         host.memory.pools().iter().map(|pool| (&*pool.path, pool.size.get() / GIB)).collect();
     assert_eq!(pools, [("/", 59), ("/group1", 60)], "the inner one is around a single container");
@@ -210,7 +210,7 @@ fn reservations_that_fill_the_limit_around_them_are_not_too_much() {
     assert!(!has_begun(&orders, AlertKind::Overcommit), "{orders:?}");
 }
 
-/// Page cache, with tasks that wait for so many milliseconds a second, all at once, and read back so many bytes.
+/// Page cache, with tasks that all wait at once for `waited` milliseconds a second, and read back `back` bytes a second.
 fn cache(usage: Bytes, second: u64, waited: u64, back: u64) -> GroupMemory {
     let time = Micros::millis(second * waited);
     let stalls =
@@ -225,7 +225,7 @@ fn cache(usage: Bytes, second: u64, waited: u64, back: u64) -> GroupMemory {
     }
 }
 
-/// A poor container that waits for memory, and a lender without a probe, who waits for nothing.
+/// A poor container that waits for memory, and a lender without a probe that waits for nothing.
 fn poor_and_lender(host: &mut Host, reserve: CgroupSettings) -> [CgroupId; 3] {
     let pool = host.group(1, 0, None, max(8), 8);
     let poor = host.group(2, pool.0, Some("poor"), CgroupSettings::default(), 4);
@@ -362,7 +362,7 @@ fn what_is_reserved_is_kept_but_for_the_last_page() {
     assert!((4.9..5.0).contains(&kept[0]) && (2.9..3.0).contains(&kept[1]), "{kept:?}");
 }
 
-/// It serves so many a second, which is all that is asked of it.
+/// It serves `served` requests a second, which is all that is asked of it.
 fn serves(served: f64) -> Measure {
     Measure { kind: probe::MeasureKind::Throughput, served, offered: Some(served), objective: None }
 }
@@ -580,8 +580,8 @@ fn a_limit_around_one_container_is_its_own_and_no_pool() {
     assert_eq!(host.memory.pools().len(), 2);
 }
 
-/// A machine that is short, a pod of 8 GiB with two containers, and one beside it. Who waits for memory, and who has page cache that he
-/// does not read again; how much each has.
+/// A machine that is short, a pod of 8 GiB with two containers, and one beside it. Each container `waits` for memory, or else has page
+/// cache that it does not read again; `gib` is what each has.
 fn pod_and_beside(free: u64, waits: [bool; 3], gib: [u64; 3]) -> (Host, [CgroupId; 3]) {
     let mut host = Host::new(16, free);
     host.free = Bytes(GIB * free / 16);
@@ -627,7 +627,7 @@ fn in_a_pod_nobody_is_owed_more_than_its_limit() {
     host.pass(60);
     let owed = all.map(|id| host.memory.status(id).unwrap().entitlement.get() as f64 / GIB as f64);
     assert!((owed[0] - 4.0).abs() < 0.1 && (owed[1] - 4.0).abs() < 0.1, "{owed:?}");
-    // What the limit keeps from them is his: 16 less the margin, half of one that nobody gives back, and 8.
+    // The third is owed what the pod's limit leaves: 16 less the margin, half of 1 GiB outside of containers, and 8.
     assert!((6.9..7.1).contains(&owed[2]), "{owed:?}");
 }
 

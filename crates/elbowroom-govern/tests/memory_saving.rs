@@ -1,5 +1,5 @@
-//! Saving on a small model: a container has pages that it reads and pages that it does not, and the kernel, asked for some, takes
-//! those first that are not read, and a few that are.
+//! Saving on a small model: a container has pages that it reads and pages that it does not. The kernel, asked for some, takes first
+//! the pages that are not read, and a few that are.
 
 use elbowroom_govern::GovernorMode;
 use elbowroom_govern::memory::{MemoryGovernor, MemorySettings, SavingStatus};

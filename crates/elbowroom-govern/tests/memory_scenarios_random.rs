@@ -20,7 +20,7 @@ const SCENARIOS: u64 = 10_000;
 const PAGE: Bytes = Bytes::kib(4);
 /// How long an order may stay without an answer before another is given.
 const ANSWER: Micros = Micros::secs(10);
-/// How long what somebody else wrote is left to him.
+/// How long another program's value is left alone.
 const CEDED: Micros = Micros::secs(600);
 
 #[test]
@@ -146,7 +146,7 @@ struct Watch {
     seen: BTreeSet<&'static str>,
     /// Orders to take that were not answered.
     open: BTreeMap<CgroupId, Micros>,
-    /// Containers whose protection somebody else wrote, and when.
+    /// Containers whose protection another program wrote, and when.
     foreign: BTreeMap<CgroupId, Micros>,
     killed: usize,
 }

@@ -165,7 +165,7 @@ impl AgentClient {
             .with_context(|| format!("asking the agent on {}", path.display()))
     }
 
-    /// Gives a container labels, for so many seconds or as long as it runs; why not, where the agent refuses that.
+    /// Gives a container labels, for `for_seconds` or as long as it runs. Returns the agent's reason where it refuses that.
     pub(crate) async fn label(
         &self,
         container: &str,

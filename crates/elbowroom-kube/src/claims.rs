@@ -29,7 +29,7 @@ const MAX_VALUE_BYTES: usize = 1_024;
 /// shorter than the agent reads.
 const MAX_ANNOTATION_BYTES: usize = 4_096;
 
-/// Which words of pods count.
+/// Which requests and annotations of pods count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ClaimPolicy {
     /// Requests, QoS classes and annotations.
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(wanted.keys().collect::<Vec<_>>(), ["app-id", "side-id"], "only what runs");
         let (app, side) = (labels(&wanted["app-id"].asked), labels(&wanted["side-id"].asked));
         assert_eq!((app.claim().weight, side.claim().weight), (300, 7));
-        assert!(app.ignored[0].contains("views.nobody"), "{app}: the agent tells what is nobody's");
+        assert!(app.ignored[0].contains("views.nobody"), "{app}: a label for an unknown container is told");
         assert!(wanted["app-id"].promised.is_empty());
         assert!(super::pod_labels(&pod, None, ClaimPolicy::None).is_empty());
     }

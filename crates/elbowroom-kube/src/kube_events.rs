@@ -18,9 +18,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// The same thing begins at most once in this time.
 const QUIET_PERIOD: Micros = Micros::secs(300);
-/// So many things begin at most in that time, on one node.
+/// Most things that begin in that time, on one node.
 const MAX_BURST: usize = 50;
-/// So many of them are of one namespace.
+/// Most of them that are of one namespace.
 const MAX_OF_NAMESPACE: usize = MAX_BURST / 2;
 /// Most bytes of a note (events.k8s.io/v1: 1 kB).
 const MAX_NOTE_BYTES: usize = 1_000;

@@ -45,10 +45,10 @@ pub(crate) struct KubeArgs {
     /// How long an alert has lasted before Kubernetes is told.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     hold: Micros,
-    /// How long it has been away before Kubernetes is told, and how long containers keep their labels after this program ends.
+    /// How long an alert has been over before Kubernetes is told, and how long containers keep their labels after this program ends.
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = parse_duration)]
     linger: Micros,
-    /// Which words of pods become claims on the node.
+    /// Which requests and annotations of pods become claims on the node.
     #[arg(long, value_enum, default_value = "all")]
     claims: claims::ClaimPolicy,
 }

@@ -1,8 +1,8 @@
 //! The Node object: conditions and taints of ours, beside those of others.
 //!
 //! Conditions are merged by their type, so a patch names ours alone. Taints are one list that is replaced as a whole
-//! (`+listType=atomic`, k8s.io/api/core/v1), so it is read, changed and written with its resource version: a writer that comes in between
-//! is not overwritten, for then the write is refused and everything is read anew.
+//! (`+listType=atomic`, k8s.io/api/core/v1), so it is read, changed and written with its resource version. Where another writer
+//! comes in between, the write is refused and everything is read anew.
 
 use crate::node_condition::NODE_CONDITIONS;
 use anyhow::{Context, Result, bail};

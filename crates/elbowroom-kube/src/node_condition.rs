@@ -47,9 +47,9 @@ pub(crate) const NODE_CONDITIONS: [NodeConditionSpec; 3] = [
 /// When a condition is told.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LatchTiming {
-    /// It has lasted so long.
+    /// It has lasted this long.
     pub(crate) hold: Micros,
-    /// It is over when it has been away so long.
+    /// It is over when it has been away this long.
     pub(crate) linger: Micros,
 }
 

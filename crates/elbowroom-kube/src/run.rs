@@ -96,7 +96,7 @@ async fn initial_conditions(node: &NodeObject) -> [bool; NODE_CONDITIONS.len()] 
     loop {
         match node.present_conditions().await {
             Ok(said) => return said,
-            Err(error) => tracing::warn!(because = one_line(&error), "no node to speak of yet"),
+            Err(error) => tracing::warn!(because = one_line(&error), "the Node object cannot be read yet"),
         }
         tokio::time::sleep(RETRY_DELAY).await;
     }
@@ -111,7 +111,7 @@ async fn watch_pods(client: Client, node: &str, writer: reflector::store::Writer
     pin_mut!(pods);
     while let Some(event) = pods.next().await {
         if let Err(error) = event {
-            tracing::warn!(because = one_line(&error.into()), "pods are not heard of");
+            tracing::warn!(because = one_line(&error.into()), "watching pods failed: trying again");
         }
     }
 }
@@ -177,7 +177,7 @@ async fn watch_namespaces(
             heard.send_replace(true);
         }
         if let Err(error) = event {
-            tracing::warn!(because = one_line(&error.into()), "namespaces are not heard of");
+            tracing::warn!(because = one_line(&error.into()), "watching namespaces failed: trying again");
         }
     }
 }
@@ -200,7 +200,7 @@ async fn update_node(node: NodeObject, mut words: watch::Receiver<Option<NodeCon
             Some(word) => match node.apply(word).await {
                 Ok(()) => Duration::from_micros(HEARTBEAT.get()),
                 Err(error) => {
-                    tracing::warn!(because = one_line(&error), "the node is not told");
+                    tracing::warn!(because = one_line(&error), "node conditions and taints are not written");
                     RETRY_DELAY
                 }
             },
@@ -240,7 +240,7 @@ async fn send_events(client: Client, node: String, pods: Store<Pod>, mut queue: 
             secondary: None,
         };
         if let Err(error) = recorder.publish(&event, &about).await {
-            tracing::warn!(reason = event.reason, because = one_line(&error.into()), "an event is not sent");
+            tracing::warn!(reason = event.reason, because = one_line(&error.into()), "an event was not sent");
         }
     }
 }

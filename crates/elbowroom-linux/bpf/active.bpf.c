@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * Who ran, and for how long, without a system call per question.
+ * Which cgroups ran, and for how long, without a system call per question.
  *
  * On every context switch the CPU time of the run that ends is added to the slot of its cgroup, and the slot's bit is
  * set in a bitmap. Both live in memory that user space maps, next to one record per CPU saying which cgroup is on it

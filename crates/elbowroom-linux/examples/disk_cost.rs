@@ -1,6 +1,6 @@
-//! What a look at disks costs: makes N containers that use D loop devices each once and as a whole M loop devices, lets the
-//! sensor look and the governor decide, and prints the CPU time of both as JSON. Needs root. Publishes nothing but numbers of the
-//! machine it runs on: say what else ran.
+//! What a look at disks costs: makes N containers that use D loop devices each once and as a whole M loop devices. The
+//! sensor looks, the governor decides, and the CPU time of both is printed as JSON. Needs root. Publishes nothing but
+//! numbers of the machine it runs on: say what else ran.
 //!
 //! ```text
 //! cargo run --release -p elbowroom-linux --example disk_cost [-- GROUPS DISKS DISKS_PER_GROUP]
@@ -21,9 +21,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// One second each: six times the devices are looked at anew, twelve times the page cache.
+/// Calls of a second each. In these, every device and every container's page cache is read again twelve times.
 const LOOKS: u64 = 60;
-/// Then so many in which every container has read from every disk of its own since the last.
+/// Calls after those, each after every container has read from each of its disks.
 const BUSY_LOOKS: u64 = 5;
 
 fn main() -> Result<(), Box<dyn Error>> {

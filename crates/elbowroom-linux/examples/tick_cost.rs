@@ -1,5 +1,6 @@
-//! What a tick costs: makes N containers, cgroups with one process each, a part of them active, lets the sensor tick every 24 ms and
-//! the default rules decide, and prints the CPU time of both as JSON. Needs root. Publishes nothing but numbers of the machine it runs on: say what else ran.
+//! What a tick costs: makes N containers, cgroups with one process each, a part of them active. The sensor ticks every 24 ms, the
+//! default rules decide, and the CPU time of both is printed as JSON. Needs root. Publishes nothing but numbers of the machine it
+//! runs on: say what else ran.
 //!
 //! ```text
 //! cargo run --release -p elbowroom-linux --example tick_cost [-- [files] [GROUPS ACTIVE_PERCENT]...]

@@ -90,7 +90,7 @@ pub fn output(mut child: Child, most: u64) -> io::Result<Output> {
     Ok(Output { status, stdout: stdout?, stderr })
 }
 
-/// Lines of at most so many bytes each.
+/// Reads lines of bounded length.
 #[derive(Debug)]
 pub struct LineReader<R> {
     from: BufReader<R>,

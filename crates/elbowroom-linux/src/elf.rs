@@ -3,8 +3,8 @@
 use object::Endianness;
 use object::read::elf::{ElfFile, FileHeader, SectionHeader};
 
-/// Whether a file keeps to what linkers make. Lookups by name take time that grows with sections times names, and whoever
-/// wrote the file chose both.
+/// Whether a file keeps to what linkers make. Lookups by name take time that grows with sections times names, and a hostile file
+/// may have any number of both.
 pub fn is_within_bounds<Header: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, Header>) -> bool {
     const MAX_SECTIONS: usize = 4096;
     const MAX_NAME_BYTES: u64 = 4 << 20;

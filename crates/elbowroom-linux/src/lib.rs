@@ -1,12 +1,12 @@
 //! The kernel's edge: cgroups, `/proc`, mounts, notifications, leases, reclaim.
 //!
-//! [`sensor::Sensor`] turns kernel files and notifications into `elbowroom_types::sample` events. What it stands on is
-//! public for the other rooms: a [`root::Root`] that the host's files are opened below, the [`cgroup`] layout and readers, the
-//! [`proc`] parsers, [`discover`] for containers, [`disk`] for what lies on what and [`timer`] for the tick. [`mount`] gets
+//! [`sensor::Sensor`] turns kernel files and notifications into `elbowroom_types::sample` events. Its parts are public for
+//! the other crates: a [`root::Root`] that the host's files are opened below, the [`cgroup`] layout and readers, the
+//! [`proc`] parsers, [`discover`] for containers, [`disk`] for stacked devices and [`timer`] for the tick. [`mount`] gets
 //! views into containers. [`fixture`] makes hosts out of text.
 //!
-//! What stays true: every limit is a lease ([`lease`]); what vanishes in the middle is a value, not an error; the host's files are
-//! opened below a [`root::Root`], but for what is only of the running kernel: `/dev/kmsg`, and processes by number.
+//! What stays true: every limit is a lease ([`lease`]). What vanishes in the middle is a value, not an error. The host's files are
+//! opened below a [`root::Root`], except those of the running kernel alone: `/dev/kmsg`, and processes by number.
 
 pub mod activity;
 pub mod bounded;

@@ -21,9 +21,9 @@ pub fn start_time(pid: i32) -> Option<Micros> {
     Some(Micros(ticks.saturating_mul(1_000_000) / hz))
 }
 
-/// Of so many processes of a container the first one is looked for: two files are read of each, about 20 us.
+/// Most processes of a container among which the first one is looked for: two files are read of each, about 20 us.
 const MAX_RANKED: usize = 1_024;
-/// And so many parents of the one that was found, which may have higher numbers where these began anew.
+/// Most ancestors of the process found that are looked at too: their numbers may be higher where numbers began anew.
 const MAX_ANCESTORS: usize = 64;
 
 /// The place of a container's first process among all of its processes: the outermost one that is number 1 in a pid namespace of its
@@ -34,7 +34,7 @@ pub(crate) fn first_process_index(root: &Root, pids: &[i32]) -> Option<usize> {
         Some((rank, at, parent))
     };
     let found = (0..pids.len().min(MAX_RANKED)).filter_map(rank).min()?;
-    // Whoever's parent ended has the first process for one.
+    // A process whose parent ended becomes a child of the first process.
     let parent = |(_, _, parent): &(_, _, i32)| rank(pids.iter().position(|pid| pid == parent)?);
     std::iter::successors(Some(found), parent).take(MAX_ANCESTORS).min().map(|(_, at, _)| at)
 }
@@ -63,8 +63,8 @@ pub(crate) fn is_first_thread(root: &Root, thread: i32) -> bool {
     process.and_then(|process| process.trim().parse().ok()) == Some(thread)
 }
 
-/// Whether process `pid` is in the PID namespace of this one. An agent that is in the host's sees whom the host sees; `false` when it is
-/// gone.
+/// Whether process `pid` is in this process's PID namespace; `false` when it is gone. An agent in the host's namespace sees every
+/// process of the host.
 pub fn is_in_own_pid_namespace(pid: i32) -> bool {
     let namespace = |process: &str| fs::metadata(format!("/proc/{process}/ns/pid")).ok();
     let identity = |data: fs::Metadata| (data.dev(), data.ino());
@@ -184,8 +184,8 @@ fn resident(stat: &str) -> Bytes {
     Bytes(pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64))
 }
 
-/// The same of a thread, from its `stat` line: it has ended, it is on its way (`PF_EXITING` in include/linux/sched.h), or SIGKILL waits
-/// for it, which every thread of a killed process finds (`complete_signal` in kernel/signal.c).
+/// The same of a thread, from its `stat` line. It has ended, it is on its way (`PF_EXITING` in include/linux/sched.h), or SIGKILL
+/// waits for it, which every thread of a killed process finds (`complete_signal` in kernel/signal.c).
 fn is_ending(stat: &str) -> bool {
     const EXITING: u64 = 0x4;
     const KILL: u64 = 1 << (libc::SIGKILL - 1);
@@ -504,7 +504,7 @@ mod tests {
             std::thread::yield_now();
         }
         child.wait().unwrap();
-        assert_eq!(sign.resident(), None, "nobody is there");
+        assert_eq!(sign.resident(), None, "the process is gone");
         assert_eq!(LifeSign::of(child.id() as i32).resident(), None);
     }
 

@@ -89,8 +89,8 @@ pub fn inspect(pids: &[i32], pages: &Path) -> ReachReport {
     ReachReport { processes, more }
 }
 
-/// What came of some work in so much time. The rest goes on in a thread that ends with this process: a process that is stuck on a disk
-/// lets nobody read its areas for as long as it is stuck (fs/proc/task_mmu.c, `m_start`).
+/// The results of `work` that come within `limit`. The rest goes on in a thread that ends with this process: while a process is stuck
+/// on a disk, no other process can read its areas (fs/proc/task_mmu.c, `m_start`).
 fn collect_within<T: Send + 'static>(
     limit: Duration,
     work: impl Iterator<Item = T> + Send + 'static,

@@ -10,8 +10,9 @@
 //! generation that says which is current, as in the memory that the agent's processes share. Each write takes and gives back the lock of the
 //! page in the cache, so readers see them in their order. A writer that dies half way
 //! leaves a whole view current. It stores nothing through a mapping: a container whose root may mount on its own page what it likes can
-//! make it writable and shorten it, which costs the writer no signal then, and that container its page. A change of what the container may use also counts up a futex and wakes who waits on it; a writer
-//! that takes over does so with its first view, for the one before may have died in between.
+//! make it writable and shorten it, which costs the writer no signal then, and that container its page. A change of what the container
+//! may use also increments a futex and wakes its waiters. A writer that takes over does so with its first view, for the one before may
+//! have died in between.
 //!
 //! # Properties (`tests/view_page.rs`, and below)
 //! - `c_and_rust_agree_about_every_field`
@@ -56,7 +57,7 @@ pub struct ViewPage {
     generation: u32,
     changes: u32,
     last: [u64; VIEW_WORDS],
-    /// Another writer's: whether `last` was counted, and whether who waits was woken, is not known.
+    /// Another writer's: whether `last` was counted, and whether its waiters were woken, is not known.
     taken_over: bool,
 }
 
@@ -80,11 +81,11 @@ impl ViewPage {
         }
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o644))?;
-        // Whatever the umask: those who read it are users of the container.
+        // Whatever the umask: its readers are users of the container.
         rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
         // Not sparse: a page that is first filled later would be a fault that can fail for want of memory.
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, PAGE_SIZE as u64)?;
-        // Two pages count from different numbers, so that who waited on one notices that it looks at another.
+        // Two pages count from different numbers, so that a process that waited on one notices that it looks at another.
         let changes = timer::now_boot().get() as u32 | 1;
         let page =
             Self { at: map(&file)?, file, generation: 0, changes, last: [0; VIEW_WORDS], taken_over: false };

@@ -111,7 +111,7 @@ impl CgroupWatcher {
         if raw < 0 {
             return Err(last_errno());
         }
-        // SAFETY: `raw` is a descriptor that fanotify_init just made and nobody else owns.
+        // SAFETY: `raw` is a descriptor that fanotify_init just made and nothing else owns.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
         let mask = libc::FAN_CREATE | libc::FAN_DELETE | libc::FAN_MODIFY | libc::FAN_ONDIR;
         let mut ids = Vec::new();

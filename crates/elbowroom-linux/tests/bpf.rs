@@ -191,8 +191,9 @@ fn of(slot: u32, set: &mut ActiveSet) -> Micros {
 /// What we counted, what the kernel did, and what we had counted after it was asked.
 type Counts = (Micros, Micros, Micros);
 
-/// The kernel's account, read between two of ours, lies between them but for 1 %, in the first of a few measurements in which
-/// the kernel hid no switch: a run that ends in a hidden one is in no total until the sensor reads the kernel's own.
+/// The kernel's account, read between two of ours, lies between them but for 1 %. The first of a few measurements in which
+/// the kernel hid no switch counts: a run that ends in a hidden switch is in no total until the sensor reads the kernel's
+/// own.
 fn assert_agree(set: &mut ActiveSet, mut measure: impl FnMut(&mut ActiveSet) -> Counts) {
     for _ in 0..10 {
         let missed = set.stats().missed;
@@ -203,7 +204,7 @@ fn assert_agree(set: &mut ActiveSet, mut measure: impl FnMut(&mut ActiveSet) -> 
         if before <= kernel.saturating_add(slack) && kernel <= after.saturating_add(slack) {
             return;
         }
-        // The next switch on that CPU proves that one was hidden.
+        // The next switch on that CPU proves that a switch was hidden.
         let start = Instant::now();
         while set.stats().missed == missed {
             assert!(start.elapsed() < Duration::from_secs(2), "{said}, and every switch was seen");
@@ -338,7 +339,7 @@ fn a_run_that_began_in_a_hidden_switch_is_counted_where_it_ends() {
             forget_who_runs(0);
             group.usage() > Micros::millis(600)
         });
-        // Who exits is put on its CPU once more by sched_autogroup_exit_task(): only what it ran since then is known.
+        // sched_autogroup_exit_task() puts an exiting task on its CPU once more: only what it ran since then is known.
         rustix::process::kill_process(pid.unwrap(), rustix::process::Signal::STOP).unwrap();
         until("a switch was missed", || set.stats().missed > missed);
         group.stop();

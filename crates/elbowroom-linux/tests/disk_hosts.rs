@@ -366,6 +366,6 @@ fn v1_is_made_to_count_a_disk_that_moves_and_has_no_line() {
         let (host, mut sensor) = open(&with(counted), &["sd*"]);
         sensor.disks(Micros::secs(1));
         let rule = std::fs::read_to_string(host.path().join("blkio/blkio.throttle.read_bps_device")).unwrap();
-        assert_eq!(rule, "", "a disk that nobody wants governed");
+        assert_eq!(rule, "", "a disk that is not to be governed");
     }
 }

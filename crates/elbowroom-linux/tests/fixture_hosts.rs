@@ -210,7 +210,7 @@ fn a_container_that_is_in_one_cgroup_below_its_scope_has_the_limits_of_that_too(
         let renamed = INNER.map(|(_, file, says)| ("payload", file, says));
         assert_eq!(crun_limits(&name, &renamed), (one, own.to_owned()));
     }
-    // Without systemd, crun makes none: whoever makes one there is a tenant.
+    // Without systemd, crun makes no such cgroup: one that is there was made by a tenant.
     let name = format!("libpod-{id}");
     assert_eq!(crun_limits(&name, &INNER), (vec![format!("/machine.slice/{name}")], own.to_owned()));
 }
@@ -726,7 +726,7 @@ fn an_active_tier_adds_what_it_saw_up_to_the_top_without_reading_cpu_files() {
             assert_eq!(tick[&id].cpu.saturating_sub(first[&id].cpu), Micros::millis(total));
         }
     }
-    assert_eq!(sensor.tick(Micros::millis(1_100)).usage, [], "nobody ran");
+    assert_eq!(sensor.tick(Micros::millis(1_100)).usage, [], "no group ran");
 
     for hierarchy in ["cpu", "cpuacct", "memory", "cpuset"] {
         host.remove(&format!("sys/fs/cgroup/{hierarchy}/{WEB}")).unwrap();
@@ -759,6 +759,6 @@ fn in_an_active_tier_the_kernels_own_account_is_read_of_who_ran_and_no_file_of_c
         }
         [web, docker].map(|id| last.get(&id).map(|usage| usage.cpu))
     };
-    assert_eq!(cpu_of(false), [None, None], "nobody ran, and memory did not move");
+    assert_eq!(cpu_of(false), [None, None], "no group ran, and memory did not move");
     assert_eq!(cpu_of(true), [Some(Micros::secs(9_000)); 2], "what is above it, too");
 }

@@ -192,7 +192,7 @@ fn settings_are_told_when_somebody_writes_them() {
     });
 }
 
-/// Whoever makes a group limits it next, while it is being looked at for the first time.
+/// A limit that is set on a new group while the sensor looks at the group for the first time.
 #[test]
 fn a_limit_that_is_set_as_soon_as_its_group_is_made_is_told() {
     with_both(|mut rig, mut told| {
@@ -504,7 +504,7 @@ impl Drop for Setting {
     }
 }
 
-/// How many notifications wait for who reads them. Whoever opens a queue has the length of then.
+/// The most notifications that a queue holds for its reader. A queue keeps the length from when it was opened.
 const QUEUES: [&str; 2] =
     ["/proc/sys/fs/fanotify/max_queued_events", "/proc/sys/fs/inotify/max_queued_events"];
 
@@ -609,7 +609,7 @@ fn limits_of_the_only_cgroup_in_a_scope_come_and_go_with_it() {
         told.until("limited more", |t| limit(t) == at(64));
         rig.write(CgroupController::Memory, &scope, "memory.max", "512M");
         told.until("limited less", |t| limit(t) == at(128));
-        // A tenant who makes more has no other identity, and no limit that holds for a part of it alone.
+        // A tenant that makes more cgroups keeps its identity, and limits on a part of it alone do not count.
         let beside = format!("{scope}/beside");
         rig.mkdir(&beside);
         told.until("one beside", |t| limit(t) == at(512));
@@ -647,7 +647,7 @@ fn what_a_user_made_is_no_container() {
         let told = Told::open(&config);
         let is = |below: &str| told.group(&rig.path(below)).is_some_and(|group| group.container.is_some());
         assert_eq!((is(&users[0]), is(&below_it), is(&roots)), (users_is, false, true));
-        // Who named it still did not make it.
+        // The configuration names it, but a user made it.
         let of_user = |below: &str| told.group(&rig.path(below)).is_some_and(|group| group.made_by_user);
         assert_eq!((of_user(&users[0]), of_user(&roots)), (users_is, false));
         // Nor is it one for commands that look for themselves.

@@ -183,7 +183,7 @@ fn limits_that_were_there_are_told_with_the_first_transfer() {
     let user = IoMax { rbps: Limit::At(100 << 20), wiops: Limit::At(5_000), ..IoMax::MAX };
     assert_eq!(mine.len(), 1, "once");
     assert_eq!((mine[0].user, mine[0].ours), (user, IoMax::MAX));
-    // Somebody may have changed them and changed them back meanwhile.
+    // Another program may have changed them and changed them back meanwhile.
     (0..30).for_each(|_| told.look());
     let mine = told.limits.iter().filter(|limits| limits.disk == disk.number);
     assert_eq!(mine.map(|limits| limits.user).collect::<Vec<_>>(), [user, user], "once more in thirty looks");

@@ -42,7 +42,7 @@ struct {
 	__type(value, struct fault);
 } faults SEC(".maps");
 
-/* The faults of those who found theirs taken. */
+/* The faults of threads that found their slot taken. */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

@@ -126,7 +126,7 @@ static __always_inline struct counts *counts_by_slot(u64 cgroup, u32 *last_slot)
 	u64 *sum;
 
 	if (!slot) {
-		/* Who comes second to the same cgroup wastes one, and takes the first's. */
+		/* A CPU that comes second to the same cgroup wastes one, and takes the first's. */
 		free = __sync_fetch_and_add(&taken, 1);
 		if (!bpf_map_lookup_elem(&counts, &free))
 			__sync_fetch_and_sub(&taken, 1);

@@ -1,4 +1,4 @@
-//! Who was sampled: processes with their programs and mapped files, kept up to date by perf's records, and stacks counted.
+//! Sampled processes with their programs and mapped files, kept up to date by perf's records, and their stacks counted.
 //!
 //! # Problem
 //! A container's start is the work of programs that live for milliseconds: `runc`, a copy of `runc` in memory, `dockerd` that
@@ -6,9 +6,9 @@
 //!
 //! # Approach
 //! The kernel tells of every mapping and, since 5.12, the build id of the file. A file is opened when it is first heard of,
-//! through `/proc/PID/root`, and stays open until its symbols were read; a process that was faster is looked for by the same
-//! path outside, and what is in memory only, by its build id among the files that others map. A file whose build id is
-//! another than the one that ran is not used.
+//! through `/proc/PID/root`, and stays open until its symbols were read. Where the process has ended by then, the same path
+//! outside is tried. A file that is in memory only is looked for by its build id among the files that others map. A file
+//! whose build id is another than the one that ran is not used.
 //!
 //! Only some processes are of interest: those that [`SampledProcesses::watch`] names, everything they start, and everything that the
 //! profiler itself starts. The rest is counted, and nothing else kept of it, least of all files: all those of a machine would be
@@ -77,7 +77,7 @@ pub(super) struct CodeModule {
 pub(super) enum CodeAddress {
     /// In the kernel.
     Kernel(u64),
-    /// In a file, so far from its begin.
+    /// In a file, at this offset.
     File(u32, u64),
     /// In memory that no file is mapped to: generated code, or a mapping that was not heard of.
     Anonymous,

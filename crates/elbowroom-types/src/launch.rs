@@ -53,11 +53,11 @@ impl LaunchLimits {
     }
 }
 
-/// What a container that is about to be made is given, however its engine takes it: the NRI plugin and the runtime wrapper
-/// carry it out, and a CDI device and a hooks directory are a plan that asks for views of every container.
+/// What a container that is about to be made is given, however its engine takes it. The NRI plugin and the runtime wrapper
+/// carry it out; a CDI device and a hooks directory are a plan that asks for views of every container.
 ///
-/// There are no mounts in it: views, and what is loaded into programs, are mounted by the hook, which asks the agent for a view when
-/// the container's cgroup is there, so that nothing of an agent that is gone can keep a container from starting
+/// There are no mounts in it: the hook mounts views, and what is loaded into programs. It asks the agent for a view when the
+/// container's cgroup is there, so that nothing of an agent that is gone can keep a container from starting
 /// (`docs/decisions/0023-engines.md`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaunchPlan {
@@ -147,10 +147,10 @@ const STARTUP_VARIABLES: &[EnvRule] = &[
     },
 ];
 
-/// Where there is one: the file that a program watches to be asked for memory (<https://systemd.io/MEMORY_PRESSURE>). `/dev/null` is a user's
-/// word too: no. The newline that it is to write first makes it open the file for writing too (sd-event.c,
-/// `sd_event_add_memory_pressure`): it never sees the end of a FIFO that it could write to itself, at which sd-event would let go of it,
-/// and so it goes on after a restart of the agent. It costs one request that no user made, at the program's start.
+/// Where there is one: the file that a program watches to be asked for memory (<https://systemd.io/MEMORY_PRESSURE>). `/dev/null` is a
+/// user's word too: no. The newline that the program is to write first makes it open the file for writing too (sd-event.c,
+/// `sd_event_add_memory_pressure`). So it never sees the end of the FIFO, at which sd-event would let go of it, and goes on after a
+/// restart of the agent. That costs one request that no user made, at the program's start.
 const PRESSURE_VARIABLES: [&str; 2] = ["MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE"];
 
 /// `--openmp`: threads that wait for the next region give their CPU to others after a millisecond or two. By default libgomp spins
@@ -306,8 +306,8 @@ pub fn append_preload(list: &mut OsString, libraries: &[String]) {
 /// Adds the agent for HotSpot behind whatever is there in a value of [`JAVA_OPTIONS_VARIABLE`], once. `jar` has no quote in it: HotSpot
 /// knows quotes, and nothing to quote a quote with (Arguments::parse_options_buffer).
 ///
-/// HotSpot makes its GC threads when it starts, and never more: it is told to make as many as it would for `most` CPUs, the most that the
-/// view may become, and the agent lets as many work as the view has. Flags on the command line come after this variable, so they win.
+/// HotSpot makes its GC threads when it starts, and never more. It is told to make as many as it would for `most` CPUs, the most that
+/// the view may become; the agent lets as many work as the view has. Flags on the command line come after this variable, so they win.
 /// Concurrent threads are not told: G1 derives them, and ends a program whose user asks for fewer threads in all.
 pub fn append_java_agent(options: &mut OsString, jar: &str, most: u32) {
     let agent = match jar.contains(char::is_whitespace) {
@@ -327,7 +327,7 @@ pub fn append_java_agent(options: &mut OsString, jar: &str, most: u32) {
     append(format!("-XX:ParallelGCThreads={}", hotspot_gc_threads(most)), "-XX:ParallelGCThreads=");
 }
 
-/// The GC threads that HotSpot makes for so many CPUs (`WorkerPolicy::parallel_worker_threads`): all up to eight, then five of eight.
+/// The GC threads that HotSpot makes for `cpus` CPUs (`WorkerPolicy::parallel_worker_threads`): all up to eight, then five of eight.
 fn hotspot_gc_threads(cpus: u32) -> u32 {
     match cpus {
         0..=8 => cpus.max(1),

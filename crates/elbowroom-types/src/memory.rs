@@ -118,7 +118,7 @@ pub struct ProbeUpdate {
 pub struct OrderCompletion {
     /// When the attempt ended, on the monotonic clock.
     pub now: Micros,
-    /// On whom.
+    /// The cgroup.
     pub group: CgroupId,
     /// What was tried.
     pub what: OrderKind,
@@ -190,7 +190,7 @@ pub struct ReclaimProtection {
 pub struct ReclaimRequest {
     /// When it was decided, on the monotonic clock.
     pub at: Micros,
-    /// From whom.
+    /// The cgroup that gives it.
     pub group: CgroupId,
     /// How much.
     pub amount: Bytes,

@@ -6,9 +6,10 @@
 //! Approach: [`TABLE`] is the only place where a name, a type, a unit, a help text and label names stand. [`MetricSet`] takes values
 //! for them in any order and prints each family once, complete with its head, in the order of the table.
 //!
-//! Properties: every name in the table obeys the rules of OpenMetrics 1.0 (unit as suffix, no `_total` in a family's name); a
-//! value has exactly the labels of its table row; label values are escaped; a number that is not finite is left out, for absent
-//! is not zero.
+//! Properties:
+//! - Every name in the table obeys the rules of OpenMetrics 1.0 (unit as suffix, no `_total` in a family's name).
+//! - A value has exactly the labels of its table row. Label values are escaped.
+//! - A number that is not finite is left out, for absent is not zero.
 
 use serde::Serialize;
 use std::collections::BTreeMap;

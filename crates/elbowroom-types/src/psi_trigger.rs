@@ -20,9 +20,9 @@ const LONGEST_WINDOW: Micros = Micros::secs(10);
 pub struct PsiTrigger {
     /// Time in which every task waited, and not only some.
     pub full: bool,
-    /// So much of it.
+    /// The stall time after which it is told.
     pub threshold: Micros,
-    /// In so much time.
+    /// The time within which that stall time counts.
     pub window: Micros,
 }
 

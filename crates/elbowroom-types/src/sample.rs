@@ -82,8 +82,8 @@ pub struct CgroupProperties {
     pub limits: CgroupSettings,
     /// Whether it has, or a cgroup below it has, any process. Empty groups compete for nothing.
     pub populated: bool,
-    /// Whether a user made it, to whom a cgroup above was delegated, and writes all of its settings: what it asks others to leave to it
-    /// binds nobody, as in the kernel, which protects no more than the cgroup above may have.
+    /// Whether a user to whom a cgroup above was delegated made it, and writes all of its settings. Its own reservation binds no other
+    /// cgroup, as in the kernel, which protects no more than the cgroup above may have.
     #[serde(default)]
     pub made_by_user: bool,
 }

@@ -1,7 +1,7 @@
 //! Units are types: a number that means bytes cannot be added to one that means microseconds.
 //!
-//! Subtraction is saturating, never `-`: a counter that went backwards (a cgroup re-created under the same name, a usage
-//! that is above a limit that was just lowered) is an ordinary event, not a wrap to 2^64.
+//! Subtraction is saturating, never `-`: a counter that went backwards is an ordinary event, not a wrap to 2^64. A
+//! cgroup may be re-created under the same name, or a usage may be above a limit that was just lowered.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;

@@ -60,9 +60,9 @@ impl fmt::Display for Visible {
     }
 }
 
-/// Whether a terminal obeys this character instead of showing it, or shows what is behind it elsewhere: control characters, and those
-/// of Unicode that have no width or change the direction of writing (category Cf, the separators of lines, and
-/// what is `Default_Ignorable_Code_Point`, but for U+034F and U+FE00 to U+FE0F, which belong to the character before them).
+/// Whether a terminal obeys this character instead of showing it, or shows what is behind it elsewhere. These are control
+/// characters, and those of Unicode that have no width or change the direction of writing: category Cf, the separators of lines,
+/// and what is `Default_Ignorable_Code_Point`, but for U+034F and U+FE00 to U+FE0F, which belong to the character before them.
 pub const fn is_hidden(c: char) -> bool {
     matches!(c,
         '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}'

@@ -131,8 +131,8 @@ fn steady_load_with_noise_changes_a_view_at_most_twice_a_minute() {
     for seed in 1..6 {
         let (mut views, mut noise) = (views(16, 4), Noise(seed));
         let (mut used, mut rest) = (vec![0; 4], 0);
-        // Four busy containers on 16 CPUs: in each tick one gets up to a CPU more than its part and another less, and the system
-        // takes up to one; one in sixteen ticks, one runs hardly at all, for it waits for a disk.
+        // Four busy containers on 16 CPUs. In each tick one gets up to a CPU more than its part and another less, and the system
+        // takes up to one. In one tick of sixteen, one runs hardly at all, for it waits for a disk.
         let mut load = |_: u64| {
             let system = noise.below(TICK);
             let part = (16 * TICK - system) / 4;

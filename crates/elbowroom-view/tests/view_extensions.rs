@@ -76,7 +76,7 @@ fn memory_is_that_of_the_numa_nodes_it_may_come_from() {
     assert_eq!(hard(on("2", Some(Limit::At(Bytes::gib(8))))), Bytes::gib(8));
     assert_eq!(hard(on("0,2", None)), MEMORY);
     assert_eq!(hard(CgroupSettings::default()), MEMORY);
-    assert_eq!(hard(on("1", None)), MEMORY, "nobody can run on a node without memory alone");
+    assert_eq!(hard(on("1", None)), MEMORY, "a node without memory alone is no limit");
     // A slice says, and nothing below it does.
     let slice = world.slice(None, "slice", on("2", None));
     let id = world.container(Some(slice), weight(1), threads(0));
@@ -248,7 +248,7 @@ fn who_is_taken_over_keeps_what_he_was_shown_within_his_bounds() {
     assert!(world.views.explain(one).unwrap().to_string().contains("was shown before"));
     world.run(1);
     world.views.resume(one, 4, Bytes::gib(2));
-    assert_ne!(world.view(one).memory, Bytes::gib(2), "who was seen by a tick is nobody's to be taken over");
+    assert_ne!(world.view(one).memory, Bytes::gib(2), "a container that a tick saw is not resumed");
 }
 
 #[test]
@@ -374,7 +374,7 @@ fn what_is_gone_takes_everything_below_it_along() {
     assert!(changes.iter().any(|change| change.id == inside && change.because == ViewChangeReason::Gone));
     assert!(world.views.get(inside).is_none());
     assert_eq!(world.view(outside).cpus_lower, 8);
-    assert!(world.views.apply(&HostEvent::Gone(CgroupId(999))).is_empty(), "nobody knows it");
+    assert!(world.views.apply(&HostEvent::Gone(CgroupId(999))).is_empty(), "an unknown group");
 }
 
 #[test]

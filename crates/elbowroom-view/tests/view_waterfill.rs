@@ -67,7 +67,7 @@ fn a_waterfill_gives_back_soon_what_could_not_be_had_any_more() {
     assert_eq!(world.view(ids[0]).cpus, 32);
     knobs[0].turn(0);
     world.run(5);
-    assert_eq!(world.view(ids[0]).cpus, 32, "nobody else wants them");
+    assert_eq!(world.view(ids[0]).cpus, 32, "no other container wants them");
     knobs[1].turn(32);
     world.run(10);
     assert_eq!(world.cpus(&ids), [16, 32], "one asks for all, the other would get half");

@@ -102,24 +102,25 @@ pub(crate) enum Verb {
     Probe(crate::verbs::probe::ProbeArgs),
     /// Have a setting of a server follow its container's room.
     ///
-    /// PROGRAM reads and sets it (`get`, `set VALUE`); some are ready-made: mariadb, redis, nginx, php-fpm, postgres. Less room is
-    /// followed at once, more when it stays; never beyond what the server's user set, which is put back at the end.
+    /// PROGRAM reads and sets it (`get`, `set VALUE`); some are ready-made: mariadb, redis, nginx, php-fpm, postgres. With less room the
+    /// setting is lowered at once. With more room that stays it is raised, but never beyond the user's value, which is restored at the end.
     #[command(
         after_help = "Example:\n  elbowroom follow shop-db --part 50% -- /usr/local/lib/elbowroom/actuators/mariadb"
     )]
     Follow(crate::verbs::follow::FollowArgs),
     /// Run a client of a container's server, without root's rights.
     ///
-    /// It prints the last line that the client prints, and needs no agent. The server may be hostile: the client runs as the user nobody,
-    /// has a clean environment and ten seconds. It reaches the socket that is in the container, or the container's network. `exec`
-    /// probes and actuators of `follow` are to ask with it.
+    /// It prints the last line that the client prints, and needs no agent. The server may be hostile: the client runs as the user `nobody`,
+    /// has a clean environment and ten seconds. It reaches the socket that is in the container, or the container's network. Use it
+    /// in programs of `exec` probes and in actuators of `follow`.
     #[command(after_help = "Example, in a program of `[[probes]]`:\n  \
         elbowroom ask --socket /run/mysqld/mysqld.sock -- mariadb --no-defaults --socket={} -Ne 'SELECT 1'")]
     Ask(crate::verbs::ask::AskArgs),
     /// Show free room on many nodes, and where a container would fit.
     ///
     /// It asks the nodes' agents, or Prometheus. SEEN: the CPUs that a node's containers see together. FREE: memory that no container uses
-    /// or can call back. DISK: the fullest one. Exit status: 0 when every node was read, or the container fits somewhere; 1 when not, 2 error.
+    /// or can claim back. DISK: the fullest one. Exit status: 0 when every node was read, or the container fits somewhere; 1 when not, 2
+    /// error.
     #[command(after_help = "Examples:\n  elbowroom fleet node1 node2 --token-file token\n  \
         elbowroom fleet --nodes nodes.txt --cpus 2 --memory 4GiB --disk rbps=50MiB/s")]
     Fleet(crate::fleet::FleetArgs),
@@ -137,8 +138,8 @@ pub(crate) enum Verb {
     Check(OutputArgs),
     /// Take off limits that a dead or hung agent left.
     ///
-    /// It needs no agent. The agent does this by itself, and when it starts. Exit status: 0 when everything is as its users set it; 1 when
-    /// another program changed a limit since, or a running agent holds some; 2 when one may still be in force.
+    /// It needs no agent. A running agent does this by itself, and when it starts. Exit status: 0 when everything is as its users set it;
+    /// 1 when another program changed a limit since, or a running agent holds some; 2 when one may still be in force.
     Restore(OutputArgs),
     /// Find what hurts containers here, say why, and fix it if asked.
     Doctor(elbowroom_doctor::verb::DoctorArgs),

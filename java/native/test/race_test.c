@@ -55,7 +55,7 @@ static void *ask(void *unused)
 	return NULL;
 }
 
-/* What hook_prepare does with a symbol, for a function that no file has. */
+/* Does what hook_prepare does with a symbol, for a function that no file has. */
 static int prepare_function(struct hook *hook)
 {
 	struct moved moved;

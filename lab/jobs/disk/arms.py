@@ -1,4 +1,4 @@
-"""What divides the disk: nothing, the kernel's own means, a limit by hand, the paper's policy, ours. Each says what it needs."""
+"""Arms that divide the disk: none, the kernel's own means, a limit by hand, the paper's policy, ours. Each says what it needs."""
 
 import subprocess
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What happens when: which container wants how much of the disk, in what requests, and how fast the disk is.
+"""The loads: how much of the disk each container wants and when, in what requests, and how fast the disk is.
 
 W1 to W4 are Aridac's set-up: a disk of 1 MB/s, a container that wants 200 kB/s, and one that bursts to 2 MB/s (its figures 4 to 8); times
 are the paper's, shortened. The yardsticks are loads that no policy was tuned on: other sizes, writes, crowds, a database. A third of them,
@@ -87,8 +87,8 @@ def served(scale):
 
 
 ALL, LARGE, FILES = ("paper", "fast", "nvme"), ("fast", "nvme"), ("nvme",)
-# By name: what it is, on which scales it makes sense (a request of 1 MiB takes a second at 1 MB/s; a file system needs a disk that keeps
-# what is written), and its containers: (name, steady, way, bytes per request, requests under way, percent of the disk).
+# By name: a title, the scales on which it makes sense, and its containers. A request of 1 MiB takes a second at 1 MB/s; a file system needs
+# a disk that keeps what is written. A container is (name, steady, way, bytes per request, requests under way, percent of the disk).
 YARDSTICKS = {
     "sizes-4k-4k": ("victim and hog read 4 KiB", ("paper", "nvme"), sizes(4, 4)),
     "sizes-4k-64k": ("the victim reads 4 KiB, the hog 64 KiB", ALL, sizes(4, 64)),
@@ -149,7 +149,7 @@ def yardstick(name, scale, alone):
 
 
 def percent_before(name):
-    """What a hog wants before it is one: a policy that goes by habits knows it by then."""
+    """The demand of a hog before its burst, in percent: a policy that goes by habits knows it by then."""
     return 1 if name in ("eight", "fifty") else 5
 
 
@@ -165,17 +165,17 @@ def most(actor, told):
 
 
 def demand(actor, told, second):
-    """What it wants, in bytes per second of the requests that the disk is best at. Transactions are no bytes: they count as nothing."""
+    """The demand of an actor, in bytes per second of the requests that the disk is best at. Transactions are no bytes and count as none."""
     return 0 if "unit" in actor else want(actor, second) * told["capacity"] / most(actor, told)
 
 
 def wanted(told, second):
-    """What all want together."""
+    """The demand of all actors together."""
     return sum(demand(actor, told, second) for actor in told["actors"])
 
 
 def speed(told, second):
-    """What the disk is set to."""
+    """The speed that the disk is set to."""
     return next((speed for at, speed in reversed(told["speeds"]) if at <= second), told["capacity"])
 
 

@@ -1,5 +1,5 @@
-"""What a container of a load runs: fio by a plan, an image that is unpacked, a database under its load generator. Each is prepared when
-it is made, begins with the others, can be asked whether it ended early, is waited for, and says the latency of every second."""
+"""The program in a container of a load: fio by a plan, an image that is unpacked, a database under its load generator. Each is prepared
+when it is made, begins with the others, can be asked whether it ended early, is waited for, and says the latency of every second."""
 
 import os
 import random
@@ -80,7 +80,7 @@ def make_image(path):
 
 
 class Pgbench:
-    """PostgreSQL in the container with its files on the disk, and pgbench, which asks for so many transactions a second (TPC-B's)."""
+    """PostgreSQL in the container with its files on the disk, and pgbench, which asks for TPC-B's transactions at a fixed rate."""
 
     def __init__(self, lab, container, disk, actor, seconds):
         self.container, self.home = container, disk.folder / container.name

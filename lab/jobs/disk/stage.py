@@ -1,6 +1,6 @@
 """One story, told once under each arm: on disks of their own at the same time, or on one after the other. Throughput comes from the
-kernel's own counters of each container's cgroup, limits from the knobs, and the disk's true speed is what the lab set; the agent is only
-asked what it believes."""
+kernel's counters of each container's cgroup, limits from the knobs. The disk's true speed is what the lab set; the agent is only asked what
+it believes."""
 
 import contextlib
 import itertools
@@ -17,13 +17,13 @@ from lab.stats import bucket
 SAMPLE_MS = 1000
 # A burst is looked at more closely for a while: when the kernel sees it, when a limit answers, when the victim has again what it wants.
 CLOSE_MS, CLOSE_S = 50, 6
-ALL_COLUMNS = 4  # so many containers have all columns; of a crowd, one victim and the hogs
+ALL_COLUMNS = 4  # up to this many containers all have all columns; of more, one victim and the hogs
 UNCOUNTED = ("buffered", "unpack", "pgbench")  # ways whose first I/O comes when write-back does
 numbers = itertools.count(1)  # of stages, whose agents each have a run directory
 
 
 class Stage:
-    """What is needed to tell a story under one arm: `places` are (disk, timeline), with the same actors. Use it in a `with`."""
+    """The set-up of a story under one arm: `places` are (disk, timeline), with the same actors. Use it in a `with`."""
 
     def __init__(self, lab, arm, places, direction, load=None):
         self.lab, self.arm, self.direction, self.load = lab, arm, direction, load
@@ -118,7 +118,7 @@ class Stage:
         return result
 
     def sample(self, disk, told, start, result):
-        """What the kernel counts and what limits are in force: nothing here comes from the agent."""
+        """Records the kernel's counters and the limits in force: nothing here comes from the agent."""
         first, first_disk = [container_counts(container, disk) for container in self.containers], sum(disk.bytes())
         for second in range(told["seconds"] + 1):
             sleep_until(start, second * SAMPLE_MS)
@@ -133,8 +133,8 @@ class Stage:
                 result["disk_kb"].append((sum(disk.bytes()) - first_disk) // 1000)
 
     def cap_kb(self, container, disk, actor):
-        """Thousands of bytes per second: a limit on operations counts as the bytes that so many requests of this container's carry, and one
-        on reads as what it allows of reads and writes together."""
+        """Thousands of bytes per second. A limit on operations counts as the bytes that this container's requests carry at that rate, and
+        one on reads as what it allows of reads and writes together."""
         limits = container.group.io_limits(disk.number)
         parts = fio.WAYS[actor.get("way", self.direction)][1] if actor.get("way") in (*fio.WAYS, None) else (0, 1)
         found = []
@@ -151,7 +151,7 @@ class Stage:
                 result["speeds"].append([ms_since(start), speed])
 
     def listen(self, disk, told, start, result):
-        """What the agent says, once a second."""
+        """Records what the agent reports, once a second."""
         key, beliefs = "rbps" if self.direction == "read" else "wbps", result["told"]
         for second in range(told["seconds"]) if self.agent else ():
             sleep_until(start, second * SAMPLE_MS)

@@ -1,5 +1,5 @@
-"""What a run amounts to, in the words of resctl-bench (isolation, work conservation) and of the paper (how fast a burst gets what is
-idle), how far what was learned about the disk is from the truth, and what a burst does to latency."""
+"""The figures of a run. In the words of resctl-bench: isolation and work conservation. In those of the paper: how fast a burst gets idle
+bandwidth. Also the error of what was learned about the disk, and the effect of a burst on latency."""
 
 import math
 
@@ -47,7 +47,7 @@ def rates(series, times=None):
 
 
 def truth(speeds, begin, end):
-    """What the disk could do over an interval, in bytes per second, by when it was really told to."""
+    """The disk's true speed over an interval, in bytes per second, by when it was really set."""
     ends = [at for at, _ in speeds[1:]] + [math.inf]
     return sum(max(min(end, until) - max(begin, at), 0) * speed for (at, speed), until in zip(speeds, ends)) / max(end - begin, 1)
 
@@ -57,7 +57,7 @@ def mean(values):
 
 
 def low(values, percent):
-    """The value below which so many of a hundred are."""
+    """The value below which `percent` of a hundred are."""
     ordered = sorted(values)
     return ordered[len(ordered) * percent // 100] if ordered else 1.0
 
@@ -98,8 +98,9 @@ def figures(arm, told):
 
 
 def conservation(arm, told, of, speed):
-    """What was done of what the disk could have done for a container that wanted it. Buffered writes are no container's on cgroup v1: what
-    the disk itself counted beyond the others is in. Requests count as what the disk could have done of the best ones in that time."""
+    """The part that was done of the work that the disk could have done for containers that wanted it. Buffered writes are no container's on
+    cgroup v1: the disk's own count beyond the others' is in. Requests count as what the disk could have done of the best ones in that
+    time."""
     weight = [told["capacity"] / loads.most(actor, told) for actor in told["actors"]]
     disk = arm.get("disk_kb")
     disk_rates = [(after - before) * 1000 for before, after in zip(disk, disk[1:])] if disk else None
@@ -118,9 +119,9 @@ def conservation(arm, told, of, speed):
 
 
 def served_bursts(told, of, speed, seconds):
-    """Per burst: the second in which it first had 90 % of what the others' demand left idle (before a policy knows of a burst, nothing
-    holds it back); the second from which it had 90 % of what the others did not take, on the mean over five; what it had of the idle
-    bandwidth over its last ten. None for never."""
+    """Three figures of each burst; None for never. The second in which it first had 90 % of what the others' demand left idle: before a
+    policy knows of a burst, nothing holds it back. The second from which it had 90 % of what the others did not take, on the mean over
+    five. What it had of the idle bandwidth over its last ten seconds."""
     found = {"burst_s": [], "burst_kept_s": [], "burst_part": []}
     for number, actor in enumerate(told["actors"]):
         weight = told["capacity"] / loads.most(actor, told)

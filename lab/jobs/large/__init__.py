@@ -1,8 +1,8 @@
 """What are the runtimes' figures on a machine of the paper's size, and what do containers cost GPU programs?
 
-For a machine of 16 CPUs and 100 GiB or more with cgroup v2 that has Python 3 and nothing else of this: `lab/large/pack` makes a kit, which
-is this repository as far as the job needs it, with a JDK, libraries and programs. Each figure has a part of the time that is given, and
-what was measured is kept as it goes."""
+For a machine of 16 CPUs and 100 GiB or more with cgroup v2, on which only Python 3 is needed. `lab/large/pack` makes a kit for it: the
+parts of this repository that the job needs, with a JDK, libraries and programs. Each figure has a part of the time that is given, and
+measurements are kept as they are made."""
 
 import copy
 import time

@@ -18,11 +18,11 @@ from lab.sysinfo import output
 TITLE = "GPU programs: kernels a quarter of the time, and the translation of code"
 # Program: size, steps, kernels launched. The GPU has them in 60 to 100 ms.
 PROGRAMS = {"stencil": (2048, 4500, 4500), "lu": (4096, 1, 2 * 4095), "filter": (100000, 1000, 3000), "lenet": (256, 1000, 6000)}
-# What code is for: the GPU itself; PTX for it; PTX for one of ten years ago.
+# Targets of code: the GPU itself; PTX for it; PTX for a GPU of ten years ago.
 CODES = ["cubin", "exact", "old"]
 CACHES = ["cold", "kept", "shared"]
-# What a program is started by: a cache of its own that is new; one that its place keeps; one that all places share, which `profile gpu`
-# has.
+# Commands that start a program with a new cache of its own, with a cache that its place keeps, or with one that all places share, as
+# `profile gpu` has.
 STARTERS = {
     "cold": 'CUDA_CACHE_PATH=$(mktemp -d -p "$PWD" cache.XXXXXX) exec "$0" "$@"',
     "kept": 'place=host; [ $$ != 1 ] || place=container; mkdir -p kept-$place; CUDA_CACHE_PATH=$PWD/kept-$place exec "$0" "$@"',

@@ -1,9 +1,9 @@
 """Two databases share too little memory, as in the memory consolidation paper: what does each serve under no limits, the kernel's and Elbowroom?
 
-The experiment of Highlighting the Container Memory Consolidation Problems in Linux (NCA 2019) at its size (`--scale paper`: two databases of
-4 GiB in 3 GiB, six phases of 180 s), or small enough that a run takes minutes. Arms are named sets of configuration lines (arms.toml), loads the
-six phases, twenty cycles of idle and busy, a random schedule, and two hostile ones. A campaign may be cut at any time: `--resume DIR` goes on
-after the last run that came to its end; `--minutes` begins none that would not."""
+The experiment of Highlighting the Container Memory Consolidation Problems in Linux (NCA 2019). `--scale paper` has its size: two databases
+of 4 GiB in 3 GiB, six phases of 180 s; the small scale takes minutes a run. Arms are named sets of configuration lines (arms.toml). Loads
+are the six phases, twenty cycles of idle and busy, a random schedule, and two hostile ones. A campaign may be cut at any time: `--resume
+DIR` goes on after the last run that came to its end; `--minutes` begins none that would not."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A container with a database server, who asks it, and what is written down of both."""
+"""A container with a database server, its client, and what is written down of both."""
 
 import os
 import subprocess
@@ -50,7 +50,7 @@ class Actor:
         self.thread.start()
 
     def ask(self, rate, scans):
-        """So many transactions a second from now on; None: it is stopped."""
+        """Asks for `rate` transactions a second from now on; None stops the server too."""
         if rate != self.rate:
             self.rate = rate
             if rate is None:
@@ -98,11 +98,11 @@ class Actor:
         os.replace(new, path)
 
     def moved(self, seconds):
-        """How far memory ranged over the last so many seconds, in MiB; all of it where that was not looked at yet."""
+        """How far memory ranged over the last `seconds`, in MiB; more than any machine has where too few of these have samples."""
         last = [mib for at, _, mib in self.seconds if at >= time.monotonic() - seconds]
         return max(last) - min(last) if len(last) >= 0.8 * seconds else 1 << 30
 
     def samples(self, begin, seconds):
-        """Those of the story, which began then and lasted so long."""
+        """The samples of a story that began at `begin` and lasted `seconds`."""
         found = [Sample(round((at - begin) * 1000), tps, 0, mib) for at, tps, mib in list(self.seconds)]
         return [sample for sample in found if 500 <= sample.ms <= 1000 * seconds + 500]

@@ -76,7 +76,7 @@ def lasts(told):
 
 
 def keeps_up(name, alone, asked):
-    """Its samples; refuses a machine on which nobody could ever be satisfied, however much memory there is."""
+    """Its samples; refuses a machine that is too slow to satisfy a database that has all memory."""
     tps = mean(sample.tps for sample in samples.read(alone, lambda _: asked))
     if not tps or tps.mean < KEEPS_UP * asked:
         raise Refused(f"{name} alone, with all memory, does {tps.mean if tps else 0:.0f} transactions per second of {asked} that are asked for: this "

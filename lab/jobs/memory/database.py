@@ -1,7 +1,7 @@
-"""A database server and who asks it: MariaDB and sysbench as distributions package them.
+"""A database server and its client: MariaDB and sysbench as distributions package them.
 
-The server caches little itself and reads its files through the kernel's page cache (innodb_flush_method=fsync), so what a container has of
-memory is what it has of its database, and the kernel can take it back."""
+The server caches little itself and reads its files through the kernel's page cache (innodb_flush_method=fsync). So a container's memory is
+the cached part of its database, and the kernel can take it back."""
 
 import contextlib
 import os
@@ -24,11 +24,11 @@ SERVER = """--no-defaults --user=root --skip-networking --innodb-flush-method=fs
 --table-open-cache=40""".split()
 # How many pages rows are in, by InnoDB's statistics; a file is larger, by what InnoDB keeps ready.
 LEAF_PAGES = "SELECT stat_value FROM mysql.innodb_index_stats WHERE table_name = 'sbtest1' AND index_name = 'PRIMARY' AND stat_name = 'n_leaf_pages'"
-# sysbench's own table, filled by the server: of what sysbench would send, only the size matters to who reads.
+# sysbench's own table, filled by the server: of the rows that sysbench would send, only the size matters to readers.
 TABLE = """CREATE TABLE sbtest.sbtest1 (id INTEGER NOT NULL AUTO_INCREMENT, k INTEGER DEFAULT '0' NOT NULL, c CHAR(120) DEFAULT '' NOT NULL,
 pad CHAR(60) DEFAULT '' NOT NULL, PRIMARY KEY (id)) ENGINE = innodb"""
 PIECE = 1_000_000
-# The ready-made probe asks as nobody.
+# The ready-made probe asks as the user `nobody`.
 ACCOUNT = "CREATE USER IF NOT EXISTS nobody@localhost IDENTIFIED VIA unix_socket"
 
 
@@ -115,7 +115,7 @@ class Load:
 
 
 def end(entered):
-    """Ends a program in a container. What entered it there waits for it, and must: nobody else collects it, and the container would not end."""
+    """Ends a program in a container. The process that entered the container must wait for it: otherwise the container would not end."""
     for pid in descendants(entered.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -162,7 +162,7 @@ def make(start, data, rows, scratch):
 
 
 def let_go(directory):
-    """Has the kernel forget what it caches of a directory, and thereby to whom it is charged."""
+    """Has the kernel forget what it caches of a directory, and with it which cgroup is charged."""
     for path in directory.rglob("*"):
         if path.is_file():
             with open(path, "rb") as file:

@@ -1,5 +1,5 @@
-"""Seconds of a container, and how they are kept: a column of integers is written as what changes from one to the next, compressed, for a campaign
-at the paper's size has a hundred thousand of them."""
+"""Seconds of a container, and how they are kept. A column of integers is written as the differences between neighbours, compressed: a
+campaign at the paper's size has a hundred thousand of them."""
 
 import base64
 import struct
@@ -23,7 +23,7 @@ def unpack(text):
 
 
 def write(samples):
-    """Columns. What was not done follows from what was asked; a tenth of a second is enough of a time."""
+    """Columns. The unmet demand follows from the demand and is left out. Times are rounded to a tenth of a second."""
     columns = zip(*((round(sample.ms, -2), sample.tps, sample.mib) for sample in samples))
     return dict(zip(("ms", "tps", "mib"), map(pack, columns)))
 

@@ -1,4 +1,4 @@
-"""The databases, the cgroup around those who use them, and one play of the story under an arm."""
+"""The databases, the cgroup around the containers that use them, and one play of the story under an arm."""
 
 import contextlib
 import fcntl
@@ -21,8 +21,8 @@ READ_AHEAD_KIB = 1024
 FOREVER = 1 << 40
 # The agent remembers its last 20 decisions about a container; each question takes time of the CPUs.
 EXPLAIN_EVERY = 5
-# How long one alone is looked at; over what time memory may move by what part of all to count as steady; and the longest wait for that, in
-# times in which each could have read its database.
+# Seconds that one database alone is looked at, by scale. Memory is steady when it moves by less than MOVED of all over STEADY seconds. The
+# longest wait for that is PATIENCE times the time in which each could read its database.
 ALONE, STEADY, MOVED, PATIENCE = {"paper": 60, "small": 15}, 30, 0.02, 3
 # The most that a guest keeps for itself beside the two containers: its watermarks, pages of programs, and sysbench.
 SPARE_MIB = 64
@@ -76,8 +76,8 @@ class Stage:
             yield Play(self, actors, agent)
 
     def warm(self, actors, even):
-        """Has each read its database at the disk's full speed. Memory is divided evenly to begin with: who was first would otherwise have most of
-        it, and keep it."""
+        """Has each read its database at the disk's full speed. Memory is divided evenly to begin with: otherwise the first
+        would have most of it, and keep it."""
         half = story.shared_mib(self.story) // 2
         for actor in actors if even else ():
             actor.container.group.limit_memory(half << 20)
@@ -115,7 +115,7 @@ class Stage:
             yield
 
     def hold(self, container, mib, verb):
-        """Has a container hold so many MiB more, until it ends."""
+        """Has a container hold `mib` more MiB, until it ends."""
         held = lambda: container.group.memory_stat()["unevictable" if verb == "lock" else "anon"] >> 20
         wanted = held() + mib
         begin = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
@@ -130,7 +130,7 @@ class Stage:
 
 
 class Play:
-    """What is asked of the actors, second by second."""
+    """Asks the actors, second by second, for what the story says."""
 
     def __init__(self, stage, actors, agent):
         self.stage, self.story, self.actors, self.agent = stage, stage.story, actors, agent
@@ -180,7 +180,7 @@ class Play:
                 self.decided += new_decisions(told, who, self.known)
 
     def decisions(self):
-        """What hurt, one by one; what was moved, as counts and MiB."""
+        """Decisions that hurt, one by one; moves of memory, as counts and MiB."""
         begin, told, counts = self.begin * 1e6, [], {}
         for at, who, what, amount in self.decided:
             if what in ("hold", "quarantine", "lease"):
@@ -218,8 +218,8 @@ def starter(container):
 
 
 def files(lab, guest, data, room):
-    """A file system of our own for the databases, the number of its disk, and what sets its read-ahead: a loop device here, an NVMe device in a
-    guest of tools/vm."""
+    """A file system for the databases, the number of its disk, and the file that sets its read-ahead. The disk is a loop device here, and
+    an NVMe device in a guest of tools/vm."""
     at = lab.scope.directory / "files"
     at.mkdir()
     if guest:

@@ -1,8 +1,8 @@
-"""What happens: the loads, and the sizes that make memory the only thing that is short.
+"""The loads, and the sizes that make memory the only thing that is short.
 
-Rows are asked for at random, all with the same probability. So with `m` of a database's `D` bytes in memory, one row in `D / (D - m)` has to
-be read from the disk, and a disk of `R` pages a second serves `R / (1 - m/D)` rows: the sizes are that formula, with enough CPU to spare that
-it is the only limit."""
+Rows are asked for at random, all with the same probability. So with `m` of a database's `D` bytes in memory, one row in `D / (D - m)` has
+to be read from the disk. A disk of `R` pages a second then serves `R / (1 - m/D)` rows. The sizes follow that formula, with enough CPU to
+spare that the disk is the only limit."""
 
 import random
 from collections import namedtuple
@@ -13,7 +13,7 @@ WHO = ("A", "B")
 ROWS_PER_TRANSACTION = 10
 # What mariadbd has beside its part of the database and its buffer pool: measured as anonymous memory and what is not of the table.
 SERVER_MIB = 40
-# So much of a machine of 3 GiB is the kernel's and its daemons', by the paper's reference footprint of 2.8 GB.
+# What the kernel and its daemons have of a machine of 3 GiB, by the paper's reference footprint of 2.8 GB.
 SYSTEM_MIB = 205
 # The paper's limits, and what is asked for.
 LIMITS_MIB, HIGH, LOW = (1843, 1024), 800, 200
@@ -54,7 +54,7 @@ def flutter(phase, _):
 
 
 def scan(phase, _):
-    """Hostile: B is asked for little and reads files that nobody needs, as a backup does, every other time."""
+    """Hostile: B is asked for little, and every other time reads files that no request needs, as a backup does."""
     beat = max(phase // 3, 5)
     return [Step(f"{i + 1} {'B scans' if scans else 'quiet'}", beat, ["high", "low"], scans) for i in range(5) for scans in (False, True)]
 
@@ -86,8 +86,8 @@ def small(table, guest):
 
 
 def paper(table, guest):
-    """The paper's sizes; in a guest its low load and its phases, for more memory than that emulated CPUs do not use. The disk's rate is such that
-    one alone just serves what is asked."""
+    """The paper's sizes. A guest has the small ones and the paper's ratio of low to high load: its emulated CPUs do not use more memory.
+    The disk's rate is such that one database alone just serves what is asked."""
     if guest:
         return {**(told := small(table, True)), "low": told["high"] * LOW // HIGH}
     pool, pages, size = 128, 2800, mib(table)
@@ -106,7 +106,7 @@ def mib(size):
 
 
 def shared_mib(story):
-    """What the two containers have together."""
+    """The memory of the two containers together, in MiB."""
     return story["machine_mib"] - story.get("system_mib", 0)
 
 
@@ -126,7 +126,7 @@ def length(story):
 
 
 def asked(story, at):
-    """What is asked of A and of B, and whether B scans, `at` seconds after the first step began; the first step's before that. None at the end."""
+    """The demand on A and B, and whether B scans, `at` seconds after the first step began; before, the first step's. None at the end."""
     for step in steps(story):
         if at < step.seconds:
             return [rate(story, demand) if demand else None for demand in step.demands], step.scan

@@ -1,4 +1,4 @@
-"""What a campaign amounts to: the paper's Table I with our rows, satisfied seconds, throughput, and what this project set out to reach. Pure."""
+"""The figures of a campaign: the paper's Table I with our rows, satisfied seconds, throughput, and the goals of this project. Pure."""
 
 from lab.jobs.memory import samples, story
 from lab.jobs.memory.story import WHO
@@ -6,7 +6,8 @@ from lab.stats import mean
 
 # Part of a phase's seconds in which a container is served, from which on it counts as satisfied.
 SATISFIED = 0.9
-# Table I: who is busy has so much of its reference while the other is idle, or at least so much more than when both were busy.
+# Table I: the busy container reaches this part of its reference while the other is idle, or at least this many times its rate when both
+# were busy.
 REFERENCE, MORE = 0.95, 1.1
 # What the agent calls a loan that hurt.
 FAILED = ("hold", "quarantine")
@@ -117,7 +118,7 @@ def isolation(studied, arm):
 
 
 def consolidation(studied, arm):
-    """yes, weak or no: whether who is busy while the other is idle reaches its reference, or at least gains; and the parts of the reference."""
+    """yes, weak or no: whether the busy one reaches its reference while the other is idle, or at least gains; parts of the reference."""
     tps = lambda who, step: middle(studied, arm, lambda run: rate(studied, run, who, step)) or 0
     busy = ((0, 1), (1, 4))  # A in phase 2, B in phase 5
     parts = [tps(who, step) / reference(studied, who)[0].mean for who, step in busy]

@@ -1,5 +1,5 @@
-"""The disk that the application reads from, and one to swap to. In a guest of `tools/vm -d` they are NVMe devices that QEMU throttles; on
-this machine there is only the first, a loop device as fast as what is below its image, on which the application has a limit."""
+"""The disk that the application reads from, and one to swap to. In a guest of `tools/vm -d` they are NVMe devices that QEMU throttles. On
+this machine there is only the first: a loop device as fast as the file system below its image, on which the application has a limit."""
 
 import json
 import os

@@ -25,7 +25,7 @@ TITLES = {
 EARLIER = {"NotReserved": "III.A", "OwnCache": "III.B", "CacheStolen": "III.C", "Swapped": "III.D"}
 UNITS = {"allocate": "allocations/s", "fill": "allocations/s", "touch": "requests/s", "read": "reads/s"}
 
-# What is done about a pitfall, in the order of tables. The paper's by hand; then the product's own commands for the same.
+# Remedies for a pitfall, in the order of tables: the paper's by hand, then the product's own commands for the same.
 STRATEGIES = {
     "baseline": "baseline: pre-touched, and the machine has memory",
     "none": "nothing is done",
@@ -70,7 +70,7 @@ def scene_of(raw):
 
 
 def arms(scene, machine):
-    """What is compared here, as [{"others", "strategy"}]."""
+    """The arms that are compared here, as [{"others", "strategy"}]."""
 
     def possible(others, strategy):
         if machine["stand_in"] and (others == "anon" or strategy in WHOLE_MACHINE):
@@ -101,8 +101,8 @@ def heap_mib(young, held):
 
 
 def story(scene, mib, emulated=False, seconds=300, again=False):
-    """One scene on a machine with so much memory to give. Sizes in MiB, times in milliseconds after the start. The paper's machine has 64
-    GB: sizes are its parts of that."""
+    """One scene on a machine with `mib` MiB of memory to give. Sizes in MiB, times in milliseconds after the start. The paper's machine has
+    64 GB: sizes are its parts of that."""
     part = lambda percent: int(mib * percent / 100)
     quiet = {
         "work": "read", "rate": RATES[emulated], "young_mib": YOUNG_MIB, "held_mib": 0, "grow_mib": 0, "file_mib": 0,

@@ -19,7 +19,7 @@ from lab.scope import run as call
 
 # A machine with more is not filled; what stands for it.
 LARGEST_MACHINE_MIB, STAND_IN_MIB = 4096, 1024
-# What happens to the whole machine, or to the group that stands for it; and to the application's group.
+# Counters of the whole machine, or of the group that stands for it; then of the application's group.
 WHOLE = [
     "pgsteal_kswapd",
     "pgsteal_direct",
@@ -41,7 +41,7 @@ JAVA = "elbowroom-lab-pitfalls"
 
 
 def the_machine():
-    """What memory there is."""
+    """The memory and the kernel of this machine."""
     found = {key: value >> 20 for key, value in meminfo(Path("/proc/meminfo").read_text()).items()}
     stand_in = found["MemTotal"] > LARGEST_MACHINE_MIB
     return {
@@ -66,7 +66,7 @@ class Stage:
         files = mounted(lab, self.disks[0])
         if len(self.disks) > 1 and not story["crowded"]:  # or others' memory would not stay where it is
             swap_on(lab, self.disks[1])
-        # What the application reads; what the host and others read, holes, which take cache but no time of the disk.
+        # Files that the application reads. The host and others read files of holes, which take cache but no time of the disk.
         self.data, self.second_data = files / "data", files / "second"
         self.holes, self.dirty = files / "holes", files / "dirty"
         for path in (self.data, self.second_data)[: 1 + story["second"]]:
@@ -279,7 +279,7 @@ class Stage:
         self.dirty.unlink(missing_ok=True)
 
     def free_mib(self):
-        """What no group has."""
+        """Memory that no group has."""
         if self.machine["stand_in"]:
             return self.machine["mib"] - (self.above.memory_bytes() >> 20)
         return meminfo(Path("/proc/meminfo").read_text())["MemFree"] >> 20
@@ -318,7 +318,7 @@ def victims(groups):
 
 
 def counted(machine):
-    """What the application counted: (ms, pieces done so far)."""
+    """The application's counts: (ms, pieces done so far)."""
     lines = machine.stdout.read().splitlines()
     if machine.wait() != 0 or not lines:
         raise RuntimeError(f"the application failed with {machine.returncode}")

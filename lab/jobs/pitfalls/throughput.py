@@ -1,4 +1,4 @@
-"""What a campaign amounts to: throughput before and while something happens to the application, and what the kernel counted. Pure."""
+"""The figures of a campaign: throughput before and while something happens to the application, and what the kernel counted. Pure."""
 
 from lab.jobs.pitfalls import scenes
 from lab.stats import median, spread
@@ -51,7 +51,7 @@ def rate(done, start, end):
 
 
 def when(done, pieces):
-    """When so many pieces were done; None for never."""
+    """When `pieces` of them were done; None for never."""
     flipped = [(count, ms) for ms, count in done]
     return done_at(flipped, pieces) if flipped and flipped[-1][0] >= pieces else None
 
@@ -66,7 +66,7 @@ def rates(scene, story, done):
         passed = when(done, scenes.first_pass(story))
         quiet = rate(done, passed, end) if passed is not None and passed < end else None
         return rate(done, 0, end if passed is None else passed), quiet
-    # What it lost with its cache it does not get back when it has grown.
+    # The throughput that it lost with its cache does not come back when it has grown.
     default = (end, story["end"]) if scene == "III.B" else (start, end)
     return rate(done, *story.get("measured", default)), rate(done, WARM_MS, start)
 

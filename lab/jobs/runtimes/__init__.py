@@ -1,11 +1,12 @@
 """What do GC threads, parallel regions and heaps that follow a view save, next to those sized once, and to the best hand setting?
 
 The runtimes' figures of *Adaptive Resource Views for Containers* (HPDC'19): HotSpot's GC threads (2, 6, 7, 8, 9), OpenMP's regions (10) and
-HotSpot's heap (11, 12), with the paper's arms: as they come, as they ship today, as limits tell them, by hand, and as they follow a view.
+HotSpot's heap (11, 12). They have the paper's arms: as they come, as they ship today, as limits tell them, by hand, and as they follow a
+view.
 
-Each container's runtime has as many threads as make the paper's number for each CPU of this machine (3.75 that collect, 5 of OpenMP): where
-that is not what it would have anyway, a preloaded library makes programs believe in another number of CPUs. Real programs
-(`lab/large/fetch`) come beside our own where they are."""
+Each container's runtime has the paper's number of threads for each CPU of this machine (3.75 that collect, 5 of OpenMP). Where its default
+is another one, a preloaded library makes programs believe in another number of CPUs. Real programs (`lab/large/fetch`) come beside our own
+where they are."""
 
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def options(parser):
 
 
 def common(parser):
-    """What `large` has too."""
+    """Options that `large` has too."""
     words = lambda text: text.split(",")
     add = parser.add_argument
     add("--runs", type=int, default=10, help="how often each arm is measured (the paper: 10)")

@@ -13,7 +13,7 @@ TITLES = {
     8: "Figure 8: one program among neighbours that end one after another",
     9: "Figure 9: GC threads and a large heap",
 }
-# The size of the work is that for a machine of so many CPUs, where five containers take a second or two.
+# Work is scaled from its size for a machine with this many CPUs, where five containers take a second or two.
 CPUS = 16
 COLLECTORS = {"parallel": "ParallelGC", "g1": "G1GC"}
 # Heap in MiB (three times the least in which the program ends), parts before the measurement, parts of it, further arguments.
@@ -186,13 +186,13 @@ def report(stage, index, program):
         "gc_ms": gclog.total_ms(pauses),
         "pauses": len(pauses),
         "used": [min(used), max(used)] if used else None,
-        # What a figure can show; raw numbers are kept for years.
+        # No more points than a figure can show: raw numbers are kept for years.
         "threads": changes[:: len(changes) // 40 + 1],
     }
 
 
 def total_s(raw):
-    """The mean over containers; a machine that did not end counts with the patience that was had with it."""
+    """The mean over containers; a machine that did not end counts with its time limit."""
     return lambda arm: mean(
         machine["total_ms"] / 1e3 if machine["total_ms"] is not None else raw["patience_s"] for machine in arm["machines"]
     )

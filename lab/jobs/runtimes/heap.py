@@ -13,8 +13,8 @@ from lab.sysinfo import field, load
 
 TITLES = {11: "Figure 11: heaps that may grow beyond the limit", 12: "Figure 12: heaps that together are more than the machine"}
 ARMS = {11: ["vanilla", "stock", "hand", "elastic"], 12: ["elastic", "vanilla", "hand", "stock"]}
-# Parts of the machine in figure 12: what lives in five containers (20 of 128 GB each), the limits of each (30 and 15 GB), the largest heap,
-# the heap at the start, and the largest that fits five times.
+# Parts of the machine in figure 12: what lives in five containers (20 of 128 GB each), the limits of each (30 and 15 GB), and three heaps.
+# These are the largest, the one at the start, and the largest that fits five times.
 LIVE, HARD, SOFT, MOST, START, FITS = 0.78, 30 / 128, 15 / 128, 28 / 128, 4 / 128, 23 / 128
 # Figure 11: the program that does not fit makes trees of which this part of the limit lives; the others must not be harmed.
 TREES = 0.35
@@ -154,7 +154,7 @@ def tell(stage, raw, patience, program, containers, arm):
 
 
 class Watch:
-    """What the machine has free, twice a second, while a `with` lasts."""
+    """Records the machine's free memory, twice a second, while a `with` lasts."""
 
     def __init__(self, stage):
         self.stage, self.samples, self.over = stage, [], threading.Event()
@@ -184,7 +184,7 @@ def report(stage, index, program):
         "pauses": len(pauses),
         "peak_mib": program.peak_mib,
         "kills": program.kills,
-        # What a figure can show, and the end.
+        # No more points than a figure can show, and the end.
         "heap": [*samples[::step], *samples[-1:]],
     }
 
@@ -196,7 +196,7 @@ def heap_sample(line):
 
 
 def touch(mib, processes, patience):
-    """Touches memory once, by so many processes, so that a virtual machine's host gives it now and not under the first arm. GiB/s."""
+    """Touches memory once, in `processes` processes, so that a virtual machine's host gives it now and not under the first arm. GiB/s."""
     share = mib // processes
     script = f"import mmap\nm=mmap.mmap(-1,{share}<<20)\nfor i in range(0,{share}<<20,4096): m[i]=1\n"
     first = lambda: Path("/proc/self/oom_score_adj").write_text("1000")

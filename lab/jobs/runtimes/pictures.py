@@ -20,8 +20,8 @@ def palette(names):
 
 
 def grouped(axes, groups, colors, found, label, log=False, line=None):
-    """Bars side by side in each group, of {(group, name): Spread}, with a bar from the smallest to the largest; a logarithmic axis where
-    some are far from others, and a dotted line at a value that others are compared with."""
+    """Bars side by side in each group, of {(group, name): Spread}, with an error bar from the smallest to the largest. `log`: a logarithmic
+    axis, where some are far from others. `line`: a dotted line at a value that others are compared with."""
     from lab import plot
 
     width, values = 0.84 / len(colors), [value for value in found.values() if value]

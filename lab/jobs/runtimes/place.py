@@ -1,4 +1,4 @@
-"""Where the programs of the runtimes' figures are, and what they are made to believe of the machine: in a checkout, or in a kit of
+"""Where the programs of the runtimes' figures are, and what they are made to believe of the machine. They are in a checkout, or in a kit of
 `lab/large/pack`, which is a small one."""
 
 import os
@@ -116,7 +116,7 @@ def neighbour(number, threads, seconds):
 
 
 def compile_all(jdk):
-    """Everything that is compiled where it is needed, for a machine that cannot."""
+    """Compiles everything in advance, for a machine that cannot."""
     compiled(Path(jdk, "bin/java"), sorted((CACHE / "lib").glob("*.jar")))
     for program in (BUSY, KERNELS, PRETEND):
         c(program)

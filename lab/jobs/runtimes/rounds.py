@@ -22,8 +22,8 @@ def say(*words):
 
 
 def measure(raw, groups, tell, keep, runs, clock):
-    """Measures the arms of each group side by side, {name: value} each; which is first rotates from round to round. What `raw` has is not
-    measured again. Ends before the time is over, and keeps what there is after each group."""
+    """Measures the arms of each group side by side, {name: value} each. The first one changes from round to round. Measurements in `raw`
+    are not repeated. Ends before the time is over, and keeps what there is after each group."""
     took = {}
     for number in range(runs):
         for group in groups:
@@ -47,7 +47,7 @@ def measure(raw, groups, tell, keep, runs, clock):
 
 
 def chosen(wanted, there, what):
-    """Those of `there` that are wanted, in its order; all where none is named."""
+    """The wanted names of `there`, in its order; all where none is named."""
     unknown = [name for name in wanted or [] if name not in there]
     if unknown:
         raise ValueError(f"there is no {what} {', '.join(unknown)} here: {', '.join(there)}")

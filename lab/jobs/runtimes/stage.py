@@ -1,7 +1,7 @@
-"""What every figure of the runtimes needs: an agent, programs in containers of their own, one moment at which all begin, and a clean end.
+"""The set-up of every figure of the runtimes: an agent, programs in containers of their own, a common start, and a clean end.
 
 Programs are started by `elbowroom run`, with `--no-views` under every arm but the adaptive ones: a cgroup is all they share with those. A
-program says "ready", is told the moment to begin, and ends by itself or is ended when the patience with it is over."""
+program says "ready", is told the moment to begin, and ends by itself or is ended at its time limit."""
 
 import contextlib
 import os
@@ -48,7 +48,7 @@ class Program:
         os.set_blocking(process.stdout.fileno(), False)
 
     def line(self, word):
-        """What stands behind a word at the beginning of a line; None where there is none."""
+        """The rest of the line that begins with a word; None where there is none."""
         found = re.search(rf"^{word}\b(.*)$", self.said, re.MULTILINE)
         return found.group(1).strip() if found else None
 
@@ -92,7 +92,7 @@ class Program:
         return "killed for memory" if self.status in KILLED else f"failed ({self.status})"
 
     def report(self):
-        """What is recorded of every program; why, where it did not finish."""
+        """The record of a program, with its complaint where it failed."""
         why = {} if self.outcome() in ("finished", "not finished") else {"complaint": self.complaint()[-300:]}
         return {"outcome": self.outcome(), "total_ms": int(self.line("done")) if self.line("done") else None, "cpu_s": self.cpu_s, **why}
 
@@ -226,7 +226,7 @@ class Stage:
         self.limit = mib
 
     def free_mib(self):
-        """What the machine, or the group that stands for it, has left."""
+        """The free memory of the machine, or of the group that stands for it."""
         if self.limit is None:
             found = re.search(r"^MemFree:\s+(\d+)", text("/proc/meminfo"), re.MULTILINE)
             return int(found[1]) >> 10

@@ -182,7 +182,7 @@ class Cluster:
     # ---- keys ----
 
     def keys(self):
-        """An authority, the API server's certificate, the key of service accounts, and who has which token."""
+        """An authority, the API server's certificate, the key of service accounts, and the users' tokens."""
         def openssl(*words):
             subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, cwd=self.home)
 
@@ -194,7 +194,7 @@ class Cluster:
         (self.home / "tokens").write_text('admin,admin,1,"system:masters"\n')
 
     def write_kubeconfig(self, path, token, **user):
-        """For who has `token`; `user` is what else is said of him."""
+        """For the user of `token`; `user` has further fields of that entry."""
         path.write_text(json.dumps({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
             "clusters": [{"name": "test", "cluster": {
@@ -219,7 +219,7 @@ class Cluster:
         return json.loads(done.stdout) if done.returncode == 0 else None
 
     def patch_status(self, name, patch, **headers):
-        """Patches a node's status, which kubectl does only for who may read it; what the API server says where it refuses."""
+        """Patches a node's status without reading it, as kubectl would; what the API server says where it refuses."""
         headers = {"Authorization": "Bearer admin", "Content-Type": "application/strategic-merge-patch+json", **headers}
         url = f"https://127.0.0.1:{self.ports['api']}/api/v1/nodes/{name}/status"
         request = urllib.request.Request(url, json.dumps({"status": patch}).encode(), headers, method="PATCH")

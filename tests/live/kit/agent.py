@@ -63,14 +63,14 @@ class Agent:
         if first.poll() is None:
             first.terminate()
             return first.wait(30 * PATIENCE)
-        # The one we started was killed, and is somebody else's child now: its status cannot be asked for.
+        # The supervisor that we started was killed. Its successor is no child of ours, so its exit status cannot be read.
         status = self.status()
         if status:
             Process(status["pids"]["supervisor"]).kill(signal.SIGTERM)
         return 0
 
     def destroy(self):
-        """Kills all its processes at one moment, so that none can start another. Whatever state it is in, none survives."""
+        """Kills all its processes at one moment, so that none can start another. None survives, in any state."""
         self.remember()
 
         def gone():
@@ -98,7 +98,7 @@ class Agent:
                 self.processes.setdefault((pid, process.started), process)
 
     def leftovers(self):
-        """What is still there though the agent was stopped; each as a line."""
+        """Processes, mounts and sockets that are left although the agent was stopped; each as a line."""
         left = [f"process {process}" for process in self.processes.values() if process.alive()]
         for device in (self.device, self.triggers, self.pages):
             if device is not None:
@@ -113,7 +113,7 @@ class Agent:
     # ---- questions ----
 
     def ask(self, request):
-        """One request over the control socket, as the command line would send it; None where nobody listens."""
+        """One request over the control socket, as the command line would send it; None where no agent listens."""
         with socket.socket(socket.AF_UNIX) as peer:
             peer.settimeout(20 * PATIENCE)
             try:
@@ -122,7 +122,7 @@ class Agent:
                 answer = peer.makefile().readline()
             except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
                 return None
-        # One that died while it answered has not answered.
+        # An agent that died while it answered has not answered.
         return json.loads(answer) if answer.endswith("\n") else None
 
     def status(self):
@@ -130,7 +130,7 @@ class Agent:
         return (self.ask("status") or {}).get("status")
 
     def pid(self, part):
-        """The number of one of its processes now; 0 while there is none, or nobody answers."""
+        """The number of one of its processes now; 0 while there is none, or no agent answers."""
         return ((self.status() or {}).get("pids") or {}).get(part, 0)
 
     def has_another(self, part, than):
@@ -187,5 +187,5 @@ class Agent:
         return eventually(row)
 
     def view(self, container):
-        """What the agent says that a container sees."""
+        """The view of a container, as the agent reports it."""
         return self.row(container)["view"]

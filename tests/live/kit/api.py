@@ -14,7 +14,7 @@ TIMEOUT = 20 * PATIENCE
 
 
 def free_port():
-    """A port of this machine that nobody has, of those that are ours to try: no connection that goes out is given one of them meanwhile."""
+    """A free port of this machine, below those that the kernel gives to outgoing connections."""
     for number in range(19110, 19200):
         with socket.socket() as peer, contextlib.suppress(OSError):
             peer.bind(("127.0.0.1", number))

@@ -1,4 +1,4 @@
-"""What a program really asks about CPUs and memory: strace of it, in a root directory of its own and a limited cgroup."""
+"""The questions of a program about CPUs and memory: strace of it, in a root directory of its own and a limited cgroup."""
 
 import os
 import re

@@ -9,7 +9,7 @@ ROOT = Path("/sys/fs/cgroup")
 V2 = (ROOT / "cgroup.controllers").exists()
 # On v1 a container is a directory of the same name in each of these hierarchies.
 HIERARCHIES = [ROOT] if V2 else [ROOT / name for name in ("cpu", "cpuacct", "cpuset", "memory") if (ROOT / name).is_dir()]
-# Those of a container whose disk I/O matters; the unified one has its pressure where engines make it.
+# The hierarchies of a container whose disk I/O matters; the unified one has its pressure where engines make it.
 IO_HIERARCHIES = HIERARCHIES if V2 else HIERARCHIES + [path for path in (ROOT / "blkio", ROOT / "unified") if path.is_dir()]
 
 

@@ -1,4 +1,4 @@
-"""A container with inside.py as its main process, whoever started it."""
+"""A container with inside.py as its main process, started by any engine."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from kit.wait import PATIENCE
 
 INSIDE = Path(__file__).with_name("inside.py")
 PYTHON = "/usr/bin/python3"
-# What starts a command as root of a user namespace of its own, and which kinds of attackers there are with and without it.
+# Starts a command as root of a user namespace of its own. USERS: the kinds of attackers with and without it.
 IN_USER_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 USERS = {"host": (), "own": IN_USER_NAMESPACE}
 CPUS = os.cpu_count()
@@ -34,7 +34,7 @@ class Container:
             raise AssertionError(f"{name} did not start: {self.main.communicate(timeout=20 * PATIENCE)[1].strip()}")
         self.pid = host_pid(name)
         lines = Path(f"/proc/{self.pid}/cgroup").read_text().splitlines()
-        # What tells it among the agent's containers, whoever made it: its cgroup's path in any hierarchy.
+        # Its cgroup's path in any hierarchy, which tells it among the agent's containers under any engine.
         self.cgroups = {line.split(":", 2)[2] for line in lines} - {"/"}
 
     def directory(self, hierarchy):

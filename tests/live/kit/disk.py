@@ -35,7 +35,7 @@ class LoopDisk:
         self.path = Path(made.stdout.strip())
         self.name = self.path.name
         self.number = Path(f"/sys/block/{self.name}/dev").read_text().strip()
-        # The kernel keeps what whoever had the device before chose.
+        # The kernel keeps the scheduler that the last user of the device chose.
         Path(f"/sys/block/{self.name}/queue/scheduler").write_text("none")
 
     def close(self):

@@ -29,7 +29,7 @@ BUILT = Path(__file__).resolve().parents[3] / ".cache/engines/bin"
 IMAGE = "localhost/elbowroom-test:latest"
 MEMORY = 300 << 20
 HEAD = ["/busybox", "head", "-n1", "/proc/meminfo"]
-# What containers see of this machine: the image is next to empty.
+# Directories of this machine that containers see: the image is next to empty.
 SHARED = [*docker_kit.SHARED, str(programs.BUILT)]
 VOLUMES = [word for path in SHARED for word in ("--volume", f"{path}:{path}:ro")]
 # No CAP_SYS_RESOURCE is needed for what is no more than this test's own.
@@ -241,7 +241,7 @@ class Cri:
         return container
 
     def inside(self, container, *words):
-        """What a program prints in a container."""
+        """The output of a program in a container."""
         answer = self.cri("ExecSync", container_id=container, cmd=[str(word) for word in words], timeout=30 * PATIENCE)
         return base64.b64decode(answer.get("stdout", "")).decode()
 
@@ -320,7 +320,7 @@ class Containerd(Cri):
 
 class Crio(Cri):
     """A CRI-O of today with conmon and runc of Debian; crun, which it takes first, where that runs. Its configuration is where that of a
-    package would be, for an agent learns there where containers are kept. Podman brings the image: both use containers/storage."""
+    package would be, because an agent learns there where containers are kept. Podman brings the image: both use containers/storage."""
 
     ENGINE, PARENT = "crio", "/elbowroom-test-crio"
     CONFIG = Path("/etc/crio/crio.conf.d/elbowroom-test.conf")

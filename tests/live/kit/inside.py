@@ -56,7 +56,7 @@ def finish(number):
 
 
 def burn(threads):
-    """Keeps so many CPUs busy."""
+    """Keeps `threads` CPUs busy."""
     for _ in range(threads):
         pid = os.fork()
         if pid == 0:

@@ -1,5 +1,5 @@
-"""Java virtual machines that see what a test says, without any limit being in force: their cgroup's limit files are bound over
-with files of the test, in a mount namespace of their own."""
+"""Java virtual machines that see the limits of a test without any limit in force. Files of the test are bound over their cgroup's limit
+files, in a mount namespace of their own."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ AGENT = REPOSITORY / "target/java/elbowroom-agent.jar"
 STRESS = REPOSITORY / "java/stress"
 PERIOD = 100_000
 
-# What makes a machine believe in 16 CPUs: its affinity bounds what a quota may say.
+# A library that makes a machine believe in 16 CPUs: its affinity bounds what a quota may say.
 SIXTEEN = BUILT / "sixteen.so"
 
 

@@ -1,4 +1,4 @@
-"""What a run of these tests left: itself at its end, or, when it was killed, the next one takes it away, for it would fail on it."""
+"""Removes what a run of these tests left. A run does so at its end; after a killed run the next one does, as it would fail otherwise."""
 
 import contextlib
 import fcntl
@@ -19,7 +19,7 @@ LOCK = Path("/run/elbowroom-test-live.lock")
 
 
 def alone():
-    """The lock that one run at a time holds: two agents would mount into each other's containers. None while another has it."""
+    """The lock of a run, as two agents would mount into each other's containers. None while another run has it."""
     lock = open(LOCK, "w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -34,7 +34,7 @@ def directories():
 
 
 def clear():
-    """Takes away what dead runs left; what that was. Only for who holds the lock."""
+    """Takes away what dead runs left; what that was. The caller holds the lock."""
     homes, groups = directories(), sorted(map(Path, cgroup.ours()), reverse=True)
     eventually(lambda: not kill(homes))
     for home in homes:

@@ -1,4 +1,4 @@
-"""What systemd is to a service, as far as the agent asks: a socket for its messages, and a store for its descriptors.
+"""Stands in for systemd, as far as the agent uses it: a socket for its messages, and a store for its descriptors.
 
 Run as a program it starts one with what is in the store: `manager.py PID NAME=FD... -- COMMAND`."""
 
@@ -19,8 +19,8 @@ PIDFD_GETFD = 438
 class Manager:
     """Listens on NOTIFY_SOCKET; `store` has descriptors by name, as FDSTORE=1 gave them, `said` all messages.
 
-    A thread takes messages from the socket at once, as systemd does: the kernel keeps ten there (net.unix.max_dgram_qlen), and who sends
-    one more waits. They count when the test listens."""
+    A thread takes messages from the socket at once, as systemd does: the kernel keeps ten there (net.unix.max_dgram_qlen), and the sender
+    of one more waits. They count when the test listens."""
 
     def __init__(self, directory):
         self.path = directory / "notify.sock"
@@ -64,7 +64,7 @@ class Manager:
         self.said.clear()
 
     def prefix(self):
-        """What starts an agent with the store, for the fixture `new_agent`."""
+        """The words before a command that start it with the store, for the fixture `new_agent`."""
         pairs = [f"{name}={fd}" for name, fd in self.store.items()]
         return [sys.executable, __file__, str(os.getpid()), str(self.path), *pairs, "--"]
 

@@ -11,13 +11,13 @@ from kit.wait import eventually
 
 
 def cpus(number):
-    """Skips a test that needs so many CPUs."""
+    """Skips a test that needs `number` CPUs where there are fewer."""
     if os.cpu_count() < number:
         pytest.skip(f"needs {number} CPUs: this machine has {os.cpu_count()}; tests/vm has more")
 
 
 def nodes(number):
-    """Skips a test that needs so many NUMA nodes."""
+    """Skips a test that needs `number` NUMA nodes where there are fewer."""
     if (here := len(list(Path("/sys/devices/system/node").glob("node[0-9]*")))) < number:
         pytest.skip(f"needs {number} NUMA nodes: this machine has {here}; tests/vm has more")
 
@@ -34,7 +34,7 @@ def no_swap():
 
 
 TICKS = os.sysconf("SC_CLK_TCK")
-# So many seconds a run of the tests waits for a machine that others keep busy, all its tests together; then each test looks once.
+# Seconds that all tests of a run together wait for a machine that other programs keep busy; after that each test looks once.
 IDLE_PATIENCE = 10
 waited = 0.0
 

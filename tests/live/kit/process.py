@@ -1,4 +1,4 @@
-"""Processes by identity, and what they hold: a process id alone may be somebody else's a moment later."""
+"""Processes by identity, and what they hold: a process id alone may be another process's a moment later."""
 
 import contextlib
 import os
@@ -100,7 +100,7 @@ def holders(directory):
 
 
 def costs(pid):
-    """What a process holds: open descriptors, threads, and resident memory in KiB, but for the program's own pages, which come and go."""
+    """The costs of a process: open descriptors, threads, and resident memory in KiB, but for the program's own pages, which come and go."""
     status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
     return {
         "fds": len(os.listdir(f"/proc/{pid}/fd")),

@@ -12,7 +12,7 @@ BUILT = Path(__file__).resolve().parents[3] / ".cache/test-programs"
 
 
 class Missing(Exception):
-    """What a program needs and this machine lacks."""
+    """This machine lacks what a program needs."""
 
 
 def java():

@@ -1,5 +1,5 @@
-"""Reads views for as long as its input lasts, by name and through descriptors that stay open, and says at the end how often,
-what failed, and how long the slowest read took."""
+"""Reads views for as long as its input lasts, by name and through descriptors that stay open. At the end it prints the number of reads, the
+failed ones, and the time of the slowest."""
 
 import json
 import os

@@ -1,5 +1,5 @@
-"""A server with a working set: reads all of a file once, `ready`, and from then on random blocks of another, so many a second; every second
-it says how many these were. Begins with a line on standard input, when it is in its cgroup. Started by tests/live/test_saving.py.
+"""A server with a working set: reads all of a file once, prints `ready`, and from then on reads random blocks of another file. Every second
+it prints how many these were. Begins with a line on standard input, when it is in its cgroup. Started by tests/live/test_saving.py.
 
   rereads.py READ_ONCE WORKING_SET BLOCKS_PER_SECOND"""
 

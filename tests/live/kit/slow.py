@@ -58,7 +58,7 @@ class SlowFile:
                 self._hold(unique, bytes(SIZE))
             case 18 | 25:  # RELEASE, FLUSH
                 self._send(unique, b"")
-            case 2 | 36 | 42:  # FORGET, INTERRUPT, BATCH_FORGET: nobody waits
+            case 2 | 36 | 42:  # FORGET, INTERRUPT, BATCH_FORGET: no process waits
                 pass
             case _:
                 self._send(unique, b"", errno.ENOSYS)
@@ -115,5 +115,5 @@ class SlowWay(SlowFile):
         self.hanging = True
 
     def holds(self, walks):
-        """Whether it has taken so many walks that it does not answer: until it has, a signal ends who walks."""
+        """Whether it has taken this many walks without an answer. Before it takes one, a signal still ends the walking process."""
         return len(self.waiting) >= walks

@@ -60,7 +60,7 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     def _read(self, end, what):
-        """What it writes next. One that writes nothing until `end` is killed."""
+        """The next output of the program. A program that writes nothing until `end` is killed."""
         if not select.select([self.fd], [], [], max(0, end - time.monotonic()))[0]:
             os.kill(self.pid, signal.SIGKILL)
             self.close()

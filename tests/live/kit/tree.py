@@ -14,5 +14,5 @@ def busybox_root(root):
         (root / "bin" / name).symlink_to("busybox")
     (root / "sbin/init").symlink_to("../bin/busybox")
     (root / "etc/inittab").write_text("::respawn:/bin/sleep 1000\n")
-    # What systemd-nspawn knows a system by.
+    # systemd-nspawn recognizes a system by this file.
     (root / "etc/os-release").write_text("ID=test\n")

@@ -8,8 +8,8 @@ PATIENCE = float(os.environ.get("ELBOWROOM_TEST_PATIENCE", "1"))
 
 
 def eventually(condition, within=10.0, every=0.02):
-    """Calls `condition` until it is truthy, and returns what it gave. An assertion that fails inside counts as not yet, and so does a file or
-    a process that is not there: it may come, and one that was listed may have gone between two looks.
+    """Calls `condition` until it is truthy, and returns what it gave. An assertion that fails inside counts as not yet, and so does a
+    missing file or process. It may still come, and a listed one may have gone between two looks.
 
     `within` is in seconds, before PATIENCE stretches it. The message of the failure is that of the last call."""
     deadline = time.monotonic() + within * PATIENCE
@@ -28,8 +28,8 @@ def eventually(condition, within=10.0, every=0.02):
 
 
 def always(condition, during=1.0, every=0.02):
-    """The opposite bound: `condition` holds at every look for `during` seconds, which PATIENCE stretches by a quarter as much: every second
-    of it is waited for, and what was going to happen takes but part of a deadline."""
+    """The opposite bound: `condition` holds at every look for `during` seconds. PATIENCE stretches these by a quarter as much as a
+    deadline: each of them is waited for, and what was going to happen takes only part of a deadline."""
     deadline = time.monotonic() + during * max(1, PATIENCE / 4)
     while time.monotonic() < deadline:
         value = condition()

@@ -24,23 +24,23 @@ public final class Elastic {
 
     private static String answer(String word, String argument) throws Exception {
         switch (word) {
-            case "hold": // so many MiB live
+            case "hold": // MiB that live
                 held.clear();
                 for (int i = 0; i < 16 * Integer.parseInt(argument); i++) {
                     held.add(new byte[1 << 16]);
                 }
                 return "held";
-            case "array": // of so many MiB
+            case "array": // one, of this many MiB
                 held.clear();
                 held.add(new byte[Integer.parseInt(argument) << 20]);
                 return "held";
-            case "churn": // so many MiB of garbage
+            case "churn": // MiB of garbage
                 int sum = 0;
                 for (int i = 0; i < 16 * Integer.parseInt(argument); i++) {
                     sum += new byte[1 << 16].length >> 16;
                 }
                 return Integer.toString(sum);
-            case "renew": // so many MiB of small objects, of which 90 live at a time
+            case "renew": // MiB of small objects, of which 90 MiB live at a time
                 byte[][] ring = new byte[90 << 13][];
                 for (int i = 0; i < Integer.parseInt(argument) << 13; i++) {
                     ring[i % ring.length] = new byte[112];

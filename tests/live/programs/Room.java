@@ -6,8 +6,8 @@ import java.lang.management.ManagementFactory;
 import javax.management.ObjectName;
 
 /**
- * Says, once for every line of its input, what this virtual machine sees and makes of it: processors, physical memory, the bound
- * on its heap, GC threads of a collection. The agent for HotSpot is asked where it is loaded.
+ * Prints, once for every line of its input, what this virtual machine sees and makes of it. These are processors, physical
+ * memory, the bound on its heap, and GC threads of a collection. The agent for HotSpot is asked where it is loaded.
  */
 public final class Room {
     public static void main(String[] arguments) throws Exception {

@@ -1,8 +1,9 @@
-"""`descriptors.py PLACE SOCKET...`: sends descriptors that take whoever releases them as long as it likes.
+"""`descriptors.py PLACE SOCKET...`: sends descriptors whose close blocks for as long as this program chooses.
 
-PLACE is a directory with `fuse`, a node like /dev/fuse, and an empty directory `mnt`; or "" for none: then only TCP is sent. A SOCKET is the path of a unix socket, or @NAME of an abstract one.
-Prints what became of it as one line of JSON, by socket, then stays until its input ends: as long as it lives, nothing is answered. To be
-killed with its process group: a file that it has open itself is closed when the process that serves it is gone."""
+PLACE is a directory with `fuse`, a node like /dev/fuse, and an empty directory `mnt`; or "" for none: then only TCP is sent. A SOCKET is
+the path of a unix socket, or @NAME of an abstract one. Prints the outcome as one line of JSON, by socket, then stays until its input ends:
+as long as it lives, nothing is answered. Kill it with its process group: a file that it has open itself is closed when the process that
+serves it is gone."""
 
 import contextlib
 import ctypes
@@ -118,7 +119,7 @@ def main():
         stream, listener = lingering()
         kept.append(listener)
         said[path].append(send(path, stream.fileno()))
-        # Ours is not the last one: who has it else, has to wait. Without linger, so that we do not.
+        # Once it is sent, the receiver has the last descriptor, and its close waits. One that was not sent must not block us: no linger.
         if said[path][-1] == "sent":
             stream.close()
         else:

@@ -1,7 +1,7 @@
 /*
  * Asks the kernel again and again. `storm SECONDS`: calls, failures, the longest call in microseconds, and the least and most CPUs
  * that were shown, on one line. `storm N`, N above 1000: median and 95th percentile of N calls in batches of 100, in nanoseconds, of
- * sched_getaffinity, sysinfo and getppid, which nobody answers but the kernel.
+ * sched_getaffinity, sysinfo and getppid, which only the kernel answers.
  */
 #define _GNU_SOURCE
 #include <sched.h>

@@ -1,8 +1,8 @@
 //! Alerts as an Alertmanager takes them: `POST /api/v2/alerts` of its API version 2 (`api/v2/openapi.yaml` there,
 //! `postableAlerts`).
 //!
-//! As Prometheus does it: everything that lasts is posted again and again, each time with an end in the future, so that it ends by
-//! itself should we be gone; what ended is posted with its end.
+//! As Prometheus does it: alerts that last are posted again and again, each time with an end in the future. So they end by themselves if
+//! the agent is gone. An alert that ended is posted with its end.
 
 use super::AlertNotice;
 use elbowroom_client::api::AlertView;
@@ -11,8 +11,7 @@ use elbowroom_types::unit::Micros;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// An alert is taken to be over when it was not posted for so many times the usual pause (`resendDelay` in Prometheus's
-/// rules/alerting.go).
+/// An alert counts as over when it was not posted for this many resend intervals (`resendDelay` in Prometheus's rules/alerting.go).
 const MISSED_RESENDS: u64 = 4;
 const ALERTS_PATH: &str = "/api/v2/alerts";
 
@@ -50,8 +49,8 @@ pub(super) fn body(notices: &[AlertNotice], now_unix_ms: u64, resend: Micros, li
     serde_json::to_vec(&all).expect("alerts are text")
 }
 
-/// What makes it this alert and no other: nothing in here changes while it lasts, but for the name of a container that is given
-/// another; routes need names more than that.
+/// The labels that identify an alert: they stay the same while it lasts. Only a container's name may change, when it is renamed: routes
+/// need names.
 fn labels(notice: &AlertNotice) -> BTreeMap<&'static str, String> {
     let AlertView { alert, disk_name, container, .. } = &notice.alert;
     let mut labels = BTreeMap::from([

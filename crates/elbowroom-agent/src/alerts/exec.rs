@@ -39,7 +39,7 @@ pub(super) fn run(
     if status.success() { Ok(()) } else { Err(HookError::Status(status)) }
 }
 
-/// The alert as JSON, to be read. A program need not read it, and nobody waits for that, however long names are in it.
+/// The alert as JSON, in a memory file: the agent does not wait for the program to read it, however long the names in it are.
 fn notice_file(notice: &AlertNotice) -> std::io::Result<File> {
     let mut file = File::from(memfd_create("alert", MemfdFlags::CLOEXEC)?);
     file.write_all(&serde_json::to_vec(notice)?)?;

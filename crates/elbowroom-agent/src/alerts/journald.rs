@@ -27,7 +27,7 @@ pub(super) fn send(socket: &Path, notice: &AlertNotice) -> io::Result<()> {
     datagrams.send_to(&entry(notice), socket).map(drop)
 }
 
-/// Writes one sentence about a container, if journald takes it at once: for who must not wait.
+/// Writes one sentence about a container, if journald takes it at once: for callers that must not wait.
 pub(crate) fn send_sentence(sentence: &str, container: &str) -> io::Result<()> {
     let datagrams = UnixDatagram::unbound()?;
     datagrams.set_nonblocking(true)?;

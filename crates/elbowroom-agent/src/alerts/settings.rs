@@ -20,7 +20,7 @@ pub struct AlertSettings {
     /// An addressee is told of the same condition at most once in this time.
     #[serde(with = "elbowroom_types::unit::duration")]
     pub quiet: Micros,
-    /// An addressee is told of at most so many conditions in that time, the worst first.
+    /// An addressee is told of at most this many conditions in that time, the worst first.
     pub burst: usize,
     /// Entries with fields in systemd's journal, besides the log.
     pub journald: bool,
@@ -163,7 +163,7 @@ fn validate_one(hook: &HookSettings) -> Result<()> {
                 "webhook: write an address that begins with http:// or https://"
             );
         }
-        ([], None) => bail!("it says neither what to start nor where to post: give exec or webhook"),
+        ([], None) => bail!("it has neither exec nor webhook: give one of them"),
         (_, Some(_)) => bail!("both exec and webhook: make two entries of it"),
     }
     Ok(())

@@ -81,8 +81,8 @@ impl ContainerSettings {
         }
     }
 
-    /// Why a container gets no view where its first process is in the host's PID namespace: what sees the node's processes is to see
-    /// the node's memory and CPUs. What no engine made is there always.
+    /// Why a container gets no view where its first process is in the host's PID namespace: a program that sees the node's processes is
+    /// to see the node's memory and CPUs. Containers that no engine made are always in that namespace.
     pub(crate) fn host_pid_refusal(&self, container: &ContainerIdentity) -> Option<&'static str> {
         let is_engines = !matches!(container.engine, ContainerEngine::Elbowroom | ContainerEngine::Plain);
         (is_engines && !self.host_pid && container.labels.views != Some(true)).then_some(

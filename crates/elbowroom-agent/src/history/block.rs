@@ -13,7 +13,7 @@ pub(super) struct SeriesBlock {
     columns: [SeriesColumn; SERIES_COUNT],
 }
 
-/// One series in a block. What is not known is not a number.
+/// One series in a block. An unknown value is NaN.
 #[derive(Clone, Debug)]
 enum SeriesColumn {
     /// Every slot that was written has this value.

@@ -6,9 +6,9 @@
 //!
 //! # Approach
 //! Every [`HistorySubject`] has three rings ([`TIERS`]): one point a second for ten minutes, one in ten seconds for two hours, one a
-//! minute for a day. What moves is averaged into the coarser rings, what is set (limits, effective values) is kept as it was
-//! last. A ring is made of blocks of sixty points, and a series that did not change in a block is one number: limits cost next
-//! to nothing, and neither does a container that sleeps. A question is answered from the finest ring that goes back far
+//! minute for a day. Measured values are averaged into the coarser rings; set values (limits, effective values) are kept as they
+//! were last. A ring is made of blocks of sixty points. A series that did not change in a block is one number, so limits and sleeping
+//! containers cost next to nothing. A question is answered from the finest ring that goes back far
 //! enough, thinned to the points asked for.
 //!
 //! # Terminology
@@ -35,7 +35,7 @@ pub const TIERS: [(u64, usize); 3] = [(1_000, 10), (10_000, 12), (60_000, 24)];
 /// Most containers with a history. Of those that are gone the one that went first makes room for a new one.
 pub(crate) const MAX_SUBJECTS: usize = 1_024;
 /// Most changes that are kept, of all containers together. With `n` containers that had some, each keeps at least its last
-/// `MAX_CHANGES / n`; those in a container are that one's.
+/// `MAX_CHANGES / n`. Changes of nested containers count as the outer container's.
 pub const MAX_CHANGES: usize = 8_192;
 /// Most changes in one answer: the newest.
 pub(crate) const MAX_RESPONSE_CHANGES: usize = 500;

@@ -1,7 +1,7 @@
-//! Who may ask.
+//! Which clients may ask.
 //!
-//! Over the unix socket each user who may open it, which is root and a group. Over TCP each client with the token; where there is none,
-//! which only a loopback address may do, programs on this machine, and no page of the web that a browser on it shows.
+//! Over the unix socket, the users that may open it: root and a group. Over TCP, clients with the token. Only a loopback address may do
+//! without a token: then programs on this machine may ask, but no web page that a browser on it shows.
 
 use super::HttpError;
 use anyhow::{Context, Result, ensure};

@@ -1,13 +1,13 @@
 //! What each client of a way in may take: turns, and memory for answers that it does not read.
 //!
 //! # Problem
-//! All clients share the pace and the memory of one process. Each second has a snapshot of its own, of a megabyte and more, and who reads
-//! one slowly keeps it alive; that process has a limit, and its end is that of everybody's history.
+//! All clients share the pace and the memory of one process. Each second has a snapshot of its own, of a megabyte and more, and a client
+//! that reads one slowly keeps it alive. The process has a memory limit, and when it dies, the history of all containers is lost.
 //!
 //! # Approach
-//! A client is a user of a unix socket, all on the network who show what they are known by, or all strangers there together. Each has a
-//! [`RateLimiter`], so none waits for another, and [`MAX_UNREAD`] bytes that may be on their way: an answer beyond them is refused. The
-//! bytes are counted as long as the connection holds them.
+//! One client is a user of a unix socket, all network clients with the token, or all network clients without it. Each has a
+//! [`RateLimiter`], so none waits for another. Each may have [`MAX_UNREAD`] unread bytes: an answer beyond them is refused. Bytes are
+//! counted as long as the connection holds them.
 
 use super::HttpError;
 use super::access::HttpPeer;
@@ -51,7 +51,7 @@ impl Default for ClientQuota {
 }
 
 impl ClientQuota {
-    /// Counts an answer's bytes until they are sent. What has no length, such as a stream, is bounded by itself.
+    /// Counts an answer's bytes until they are sent. A body without a length, such as a stream, has a bound of its own.
     pub(super) fn count(&self, response: Response) -> Response {
         let length = response.body().size_hint().exact().unwrap_or(0);
         let length = u32::try_from(length).unwrap_or(u32::MAX).min(MAX_UNREAD);

@@ -6,10 +6,11 @@
 //!
 //! # Approach
 //! A process forwards requests from a port for as long as its terminal is open. It forwards `GET` and `HEAD` only, so a
-//! browser changes nothing. The page itself, which needs no token, is this process's own: a client without one reaches nothing of the
-//! agent, whose places and pace all of the socket's clients share. A request must name the server by an address ([`super::access`] checks
-//! `Host`) and bring the session's token in a header, which no page of another origin can send. The browser gets the token for a *code*,
-//! which is in the part of the link that is never sent (after `#`) and works once. What parses requests has given up its rights.
+//! browser changes nothing. The page itself, which needs no token, is this process's own. A client without a token reaches nothing of
+//! the agent, whose connections and rate limit all clients of the socket share. A request must name the server by an address
+//! ([`super::access`] checks `Host`) and bring the session's token in a header, which no page of another origin can send. The browser gets
+//! the token for a *code*, which works once and is in the part of the link that is never sent (after `#`). The process gives up its rights
+//! before it parses requests.
 
 use super::access::BearerToken;
 use super::routes::asset;
@@ -54,7 +55,7 @@ pub(super) struct ForwardState {
     used: Box<dyn Fn(&str) + Send + Sync>,
 }
 
-/// What answers those who bring the session's token.
+/// What answers requests that bring the session's token.
 pub(super) enum ForwardTarget {
     /// The agent, at its socket.
     Agent(PathBuf),
@@ -285,7 +286,7 @@ mod tests {
         ] {
             assert_eq!(status(&state, method.clone(), path, token).await, expect, "{method} {path} {token}");
         }
-        assert_eq!(asked.load(Ordering::Relaxed), 2, "who has no token reaches nothing of the agent");
+        assert_eq!(asked.load(Ordering::Relaxed), 2, "no request without the token reaches the agent");
         let next = codes.lock().unwrap().clone();
         assert_eq!(next.len(), 1);
         assert_eq!(status(&state, Method::POST, "/session", &next[0]).await, 200);

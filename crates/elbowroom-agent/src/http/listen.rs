@@ -1,9 +1,9 @@
-//! Connections: how many, how long, and for whom.
+//! Connections: how many, how long, and for which clients.
 //!
-//! A client that does not read is cut off after [`WRITE_TIMEOUT`], one that does not ask after [`HEADER_TIMEOUT`], and those who
-//! come when all are taken have the place of another ([`ConnectionTable`]). Connections are taken at a [`RateLimiter`], and the
-//! requests of each client at one of its own ([`ClientQuotas`]). Each way in has its own of all that: however many come over the network,
-//! root is served at the unix socket.
+//! A client that does not read is cut off after [`WRITE_TIMEOUT`], one that does not ask after [`HEADER_TIMEOUT`]. When all connections
+//! are taken, a new one replaces another ([`ConnectionTable`]). A [`RateLimiter`] bounds how fast connections are accepted, and each
+//! client's requests have one of their own ([`ClientQuotas`]). Each listener has its own of all that: root is served at the unix socket,
+//! however many clients come over the network.
 
 use super::access::{self, HttpPeer, RequiredToken};
 use super::client_quota::ClientQuotas;
@@ -88,7 +88,7 @@ pub(super) async fn serve_tcp(
     .await
 }
 
-/// Serves TCP on this machine, for ever, for an `app` that says itself whom it knows and what strangers may ask.
+/// Serves TCP on this machine, for ever, for an `app` that identifies clients itself and decides what strangers may ask.
 pub(super) async fn serve_local(listener: TcpListener, is_known: IsKnown, app: Router) {
     accept_each(
         listener,
@@ -195,7 +195,7 @@ mod tests {
         while ask(&mut stream, "0123456789abcdef").await.is_some() {}
     }
 
-    /// Serves an answer to who has the token; where, and the token.
+    /// Serves an answer to clients with the token; returns the address and the token.
     async fn serve(answer: Vec<u8>) -> (SocketAddr, String, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -244,7 +244,7 @@ mod tests {
             if ask(&mut stream, known).await.as_deref() == Some("200") {
                 break;
             }
-            assert!(tokio::time::Instant::now() < deadline, "what nobody reads any more is counted still");
+            assert!(tokio::time::Instant::now() < deadline, "answers that were dropped still count");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         server.abort();

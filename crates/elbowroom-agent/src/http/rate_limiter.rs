@@ -1,8 +1,9 @@
 //! How many requests a second are taken, however many clients wait.
 //!
 //! The generic cell rate algorithm (ITU-T I.371): turns are `EMISSION_INTERVAL` apart, and turns that were not taken are kept, up to
-//! `BURST`. Who comes too soon waits in the order of coming, and who leaves takes no turn along. That bounds the CPU time that strangers
-//! can make this process use; those who are not yet taken in wait in the kernel's queue, and who fills that waits too.
+//! `BURST`. Early requests wait in the order in which they came, and a client that leaves uses up no turn. That bounds the CPU time that
+//! strangers can make this process use. Connections that are not accepted yet wait in the kernel's queue, also those of a client that
+//! fills it.
 
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -16,7 +17,7 @@ const BURST: u32 = 256;
 /// A pace.
 #[derive(Debug, Default)]
 pub(super) struct RateLimiter {
-    /// When the next turn is due, were there none kept. Locked by who waits for it; the lock's queue is that of the others.
+    /// When the next turn is due, were there none kept. The request that waits for it holds the lock; the others queue for the lock.
     theoretical_arrival: Mutex<Option<Instant>>,
 }
 
@@ -62,7 +63,7 @@ mod tests {
         }
         assert_eq!(turns.take(now), now + EMISSION_INTERVAL);
         assert_eq!(turns.take(now), now + EMISSION_INTERVAL * 2);
-        // What was not taken meanwhile is there again, and no more than that.
+        // Turns that were not taken meanwhile are there again, and no more than those.
         let later = now + EMISSION_INTERVAL * (3 + 10);
         let at_once = (0..20).filter(|_| turns.take(later) == later).count();
         assert_eq!(at_once, 11);

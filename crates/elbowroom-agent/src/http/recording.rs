@@ -38,8 +38,8 @@ impl SnapshotSource for RecordingSource {
     }
 }
 
-/// Serves the recording of `dir` as it was at `at`, or at its end, until a signal ends this: to who has the link, as users of this machine
-/// may be others than those who may read the recording.
+/// Serves the recording of `dir` as it was at `at`, or at its end, until a signal ends this. Only clients with the link are served: other
+/// users of this machine may not be allowed to read the recording.
 ///
 /// # Errors
 /// An address that other machines reach: nothing on the way there would be encrypted.

@@ -1,4 +1,4 @@
-//! The process `elbowroom api-server`: opens what only root can open, then is nobody, and serves.
+//! The process `elbowroom api-server`: opens what only root can open, drops its rights ([`privilege::unprivileged_user`]), and serves.
 //!
 //! It holds two things of the agent: its own sockets, and the right to ask on `<run-dir>/feed.sock`
 //! (`docs/decisions/0017-api-process.md`). What it cannot open now, such as a port that is taken, it tries again later; over

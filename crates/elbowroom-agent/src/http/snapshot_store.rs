@@ -41,7 +41,7 @@ struct HistoryState {
 impl HistoryState {
     /// The changes that were not taken before.
     fn unseen<'a>(&mut self, changes: &'a [ChangeView]) -> Vec<&'a ChangeView> {
-        // Numbers begin anew with a boot, and a recording may go over one. What is told again is never so far back.
+        // Numbers begin anew with a boot, and a recording may go over one. A snapshot that is sent again is never that far back.
         let is_old = |change: &ChangeView| change.seq.saturating_add(MAX_CHANGES) < self.last_change;
         if !changes.is_empty() && changes.iter().all(is_old) {
             self.last_change = 0;

@@ -1,4 +1,4 @@
-//! The certificate, for those who come over the network.
+//! The certificate, for clients on the network.
 
 use anyhow::{Context, Result, ensure};
 use rustls::ServerConfig;

@@ -1,7 +1,7 @@
 //! Metrics as OTLP has them.
 //!
-//! Names and labels are those of `/metrics`, suffixes included, so that one dashboard serves both: `elbowroom_ticks_total`. A gauge and
-//! an info (always 1) are gauges, a counter is a cumulative monotonic sum.
+//! Names and labels are those of `/metrics`, suffixes included (`elbowroom_ticks_total`), so a dashboard works with both. Gauges and
+//! infos (always 1) are gauges, a counter is a cumulative monotonic sum.
 
 use elbowroom_types::metric::{MetricFamily, MetricKind};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;

@@ -25,9 +25,9 @@ use elbowroom_types::unit::Micros;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// How often the node is looked at, and notes of the guard are looked for.
+/// How often the node is checked, and notes of the guard are looked for.
 const CHECK_INTERVAL: Micros = Micros::secs(1);
-/// A finding is over when it was not there in so many looks: counters that grow now and then are not over in between.
+/// A finding is over after this many runs without it: with a counter that grows now and then, it is not over in between.
 const CLEAR_AFTER_RUNS: u32 = 2;
 /// What verdicts tell of within a second, by the same counters; see [`super::verdicts`].
 const VERDICT_CHECKS: [&str; 2] = ["oom-killed", "cpu-throttled"];
@@ -35,7 +35,7 @@ const VERDICT_CHECKS: [&str; 2] = ["oom-killed", "cpu-throttled"];
 const MAX_NAMED_CONTAINERS: usize = 3;
 const MAX_EVIDENCE_LINES: usize = 16;
 
-/// All alerts, and who is told.
+/// All alerts, and the addressees that are told.
 pub(super) struct AlertDispatcher {
     register: AlertRegistry,
     log: Outbox,
@@ -157,7 +157,7 @@ impl AlertDispatcher {
         self.findings.report.clone()
     }
 
-    /// What became of what was told.
+    /// Whether notifications reached each hook.
     pub(super) fn hooks(&self) -> Vec<HookStatus> {
         self.hooks.status()
     }
@@ -179,7 +179,7 @@ impl AlertDispatcher {
     }
 }
 
-/// What the owner has at hand when the node is looked at.
+/// What the owner knows when the node is checked.
 #[derive(Default)]
 pub(super) struct NodeObservation {
     /// CPU time used by the machine since it started.
@@ -219,7 +219,7 @@ impl DoctorFindings {
             Ok(found) => found,
             Err(problem) => {
                 if self.report.problem.as_ref() != Some(&problem) {
-                    tracing::warn!(because = problem, "the doctor saw nothing");
+                    tracing::warn!(because = problem, "the doctor could not look");
                 }
                 self.report.problem = Some(problem);
                 return Vec::new();
@@ -308,7 +308,7 @@ fn cpu_utilization(
     Some(busy.saturating_sub(before).get() as f64 / elapsed as f64)
 }
 
-/// What is to be told of what the guard did.
+/// The alerts about what the guard did.
 fn restore_alerts(note: &RestoreNotice) -> Vec<Alert> {
     let told = |kind, is: &dyn Fn(&LeaseEnding) -> bool, text: &dyn Fn(usize) -> String| {
         let leases: Vec<&EndedLease> = note.leases.iter().filter(|ended| is(&ended.fate)).collect();

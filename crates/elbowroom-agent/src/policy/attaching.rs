@@ -65,7 +65,7 @@ impl PolicyLoop {
         }
     }
 
-    /// Has a view mounted; `asked`: by somebody who waits for the answer.
+    /// Has a view mounted; `asked`: the caller that waits for the answer, if any.
     pub(super) fn attach(&mut self, id: CgroupId, now: Micros, asked: Option<MountWaiter>) {
         let by_operator = asked.as_ref().is_some_and(|waiter| waiter.is_operator);
         let found = if asked.is_some() { Some(self.init_pid(id)) } else { self.init_pid_in_turn(id) };
@@ -87,7 +87,7 @@ impl PolicyLoop {
         self.restart_times(id, now);
         let container = self.views.group(id).and_then(|group| group.container.as_ref());
         let engine = container.map(|container| container.engine);
-        // Who asks by hand knows better.
+        // An operator's request overrides this refusal.
         let host_pid_refusal = container
             .filter(|_| !by_operator)
             .and_then(|container| self.config.containers.host_pid_refusal(container));
@@ -97,8 +97,8 @@ impl PolicyLoop {
             apply_start_time(&mut resident.facts, started);
         }
         resident.attach = resident.attach.in_flight();
-        // A process on the host's root is in `elbowroom run`, or it is a service's, or a runtime's that is still on its way
-        // into a container: that one does not take long.
+        // A process on the host's root is in `elbowroom run`, or belongs to a service, or to a runtime that is just entering the
+        // container, which does not take long.
         let settled = started.is_some_and(|at| timer::now_boot().saturating_sub(at) >= PIVOT_ROOT_GRACE);
         let on_host_root = match engine {
             Some(ContainerEngine::Elbowroom) => true,
@@ -146,7 +146,7 @@ impl PolicyLoop {
         self.sensor.in_turn(id, first)
     }
 
-    /// Has a container's view taken out, and lets it alone until somebody asks for it.
+    /// Has a container's view taken out, and does not mount it again until a client asks for it.
     pub(super) fn detach(&mut self, id: CgroupId, asked: Option<mpsc::SyncSender<ControlResponse>>) {
         if let Some(resident) = self.containers.get_mut(&id) {
             // At once: what waits to be mounted, or is being mounted, would come after this.
@@ -182,7 +182,7 @@ impl PolicyLoop {
         view_mounts::view_mounts(cpu, memory).into_iter().map(surface).collect()
     }
 
-    /// Takes note of how a mount job ended, and answers who asked for it.
+    /// Takes note of how a mount job ended, and answers the caller that asked for it.
     pub(super) fn on_mount_done(&mut self, ticket: MountTicket, outcome: MountOutcome) {
         let MountTicket { group: id, path, reply_to: asked, .. } = ticket;
         let error = outcome.error();
@@ -259,14 +259,14 @@ impl PolicyLoop {
         }
     }
 
-    /// Begins to take every view out of every container, so that a clean stop leaves nothing behind; who receives on the channel waits
-    /// until that is done.
+    /// Begins to take every view out of every container, so that a clean stop leaves nothing behind. The channel gets a message when that
+    /// is done.
     pub(super) fn detach_all(&mut self) -> mpsc::Receiver<()> {
         let ids: Vec<_> = self
             .containers
             .iter()
-            // Also those that wait: somebody else may be mounting what was prepared, or may have. And those that were
-            // detached: something may have stayed.
+            // Also containers that wait: another process, such as a hook, may be mounting a prepared view, or may have. And
+            // detached ones: something may have stayed.
             .filter(|(_, r)| !matches!(r.attach, AttachState::Disabled(why) if why != DETACHED && why != DETACH_FAILED))
             .map(|(id, _)| *id)
             .collect();

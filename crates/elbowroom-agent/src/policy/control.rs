@@ -1,7 +1,7 @@
 //! The sockets where the agent is asked: connections with one request a line, and one response a line.
 //!
-//! There are two: one for root, and one for the API server, which has no rights. That it is who it says it is, is the kernel's
-//! word: it holds the lock of its role (`docs/decisions/0017-api-process.md`).
+//! There are two: one for root, and one for the API server, which has no rights. The kernel tells that a
+//! client is the API server: it holds the lock of that role (`docs/decisions/0017-api-process.md`).
 
 use super::{Mailbox, PolicyMessage};
 use crate::view_server::roles::{AgentRole, RoleLock};
@@ -34,7 +34,7 @@ const POLICY_TIMEOUT: Duration = Duration::from_secs(15);
 const MAX_API_CONNECTIONS: usize = 4;
 /// Connections that were refused and take their time to close; one more keeps its place.
 const MAX_REFUSED: usize = 64;
-/// What is told who has waited for so long.
+/// The answer to a client that has waited for [`POLICY_TIMEOUT`].
 const BUSY: &str = "the agent is busy or stopping: try again";
 /// How long a silent connection is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -134,7 +134,7 @@ fn accept_each(listener: &UnixListener, door: &Endpoint, mailbox: &Mailbox, prof
                 drop((stream, permit));
             }
             Err(_) => {
-                // Whom the file's mode lets in, the API server's group, would else have this process make a thread at each of its calls.
+                // The socket's mode lets in the API server's group. Without a pause, each call of such a process would cost a thread.
                 std::thread::sleep(REFUSAL_PAUSE);
                 // It may take its time to close, and takes no place meanwhile of those that may come in.
                 let exit = ConnectionLimit::acquire(&exits);
@@ -146,8 +146,8 @@ fn accept_each(listener: &UnixListener, door: &Endpoint, mailbox: &Mailbox, prof
 }
 
 /// Accepts one connection on a thread that has no other open files but `listener` and `kept`, and runs `work` with it there; returns when
-/// there is one. Who connects waits for no thread to begin, and whatever a peer sent is released by its thread, which keeps nothing of
-/// the process's where it waits for that.
+/// there is one. The thread exists before a client connects, so no client waits for a thread to start. The thread also releases whatever
+/// its client sent: where that hangs, it keeps none of the process's files open.
 fn accept_on_own_thread(
     listener: &UnixListener,
     kept: RawFd,
@@ -220,7 +220,7 @@ fn is_accepted(stream: &UnixStream, door: &Endpoint) -> std::io::Result<i32> {
     Err(std::io::ErrorKind::PermissionDenied.into())
 }
 
-/// Answers one peer. What is only read from disk is read here, on a thread that may wait.
+/// Answers one peer. Requests that only read from disk are answered here, on a thread that may wait.
 fn serve(
     stream: &UnixStream,
     peer: i32,
@@ -232,7 +232,7 @@ fn serve(
     loop {
         match lines.next_line(&mut line) {
             Ok(true) if line.last() == Some(&b'\n') => {}
-            // What ends in the middle of a request asks nothing.
+            // A connection that ends in the middle of a request asks for nothing.
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::FileTooLarge => {
                 let refused = format!("request longer than {MAX_REQUEST} bytes");
@@ -266,7 +266,7 @@ fn malformed_request(error: std::io::Error) -> ControlResponse {
     ControlResponse::Error(format!("the profiles that are kept cannot be read: {error}"))
 }
 
-/// What a container's network has carried. The container chooses how many interfaces there are to be listed, so that is done here.
+/// What a container's network has carried. The container chooses how many interfaces it has, so this thread lists them.
 fn network(mailbox: &Mailbox, container: String) -> ControlResponse {
     let (answer, response) = mpsc::sync_channel(1);
     mailbox.send(PolicyMessage::FindProcess { container, answer });

@@ -1,4 +1,4 @@
-//! What the owner answers to those who ask on the control socket.
+//! What the owner answers to requests on the control socket.
 
 use super::managed_container::{AttachState, DETACH_FAILED};
 use super::mounter::MountWaiter;
@@ -143,7 +143,7 @@ impl PolicyLoop {
             let paths = process::cgroup_paths(prepare.pid);
             let containers = self.containers.iter().map(|(id, resident)| (*id, resident.path.as_str()));
             let found = process::innermost_group(&paths, containers);
-            // Not who asks: a hook may still be in its runtime's namespaces.
+            // Not the process that asks: a hook may still be in its runtime's namespaces.
             let first = found.and_then(|id| self.init_pid(id)).map_or(prepare.pid, |pid| pid as i32);
             let container = found.and_then(|id| self.views.group(id)?.container.as_ref());
             let refused = container.and_then(|container| {

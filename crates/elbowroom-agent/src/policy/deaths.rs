@@ -1,4 +1,4 @@
-//! Containers that ended, and kills for memory: remembered for an hour, each by its name, so that one in a crash loop is one.
+//! Containers that ended, and kills for memory: remembered for an hour by name, so a container in a crash loop counts once.
 
 use elbowroom_client::api::{ContainerView, Explanation, MAX_ENDED_CONTAINERS};
 use elbowroom_govern::verdict::{KILLED_FOR, MemoryKills};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// How long what ended is remembered.
 const RETENTION: Micros = Micros::secs(3_600);
-/// Names of which kills are remembered; the one that was killed longest ago is forgotten first, and of those in a container before others.
+/// Most names whose kills are remembered. The oldest kill is forgotten first, and nested containers before others.
 const MAX_KILL_RECORDS: usize = 256;
 
 /// What stays the same when a container is started again: its engine, pod and name; its id where it has no name.

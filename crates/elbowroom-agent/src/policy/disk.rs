@@ -1,8 +1,8 @@
 //! The disk governor at work: decisions of [`DiskGovernor`] become limits, alerts and answers.
 //!
-//! Everything here runs on the owner's thread and waits for nothing. Limits are put on by a [`Limiter`] of their own, capacities are
-//! written by [`DiskCapacityStore`]; what comes of a limit comes back as [`HostEvent::IoLimits`] and goes through the governor like
-//! everything else, so that a recording of its events replays to the same decisions.
+//! Everything here runs on the owner's thread and waits for nothing. A [`Limiter`] of its own puts limits on, and
+//! [`DiskCapacityStore`] writes capacities. The outcome of a limit comes back as [`HostEvent::IoLimits`] and goes through the governor like
+//! every other event, so a recording of its events replays to the same decisions.
 
 use super::Mailbox;
 use super::disk_capacities::DiskCapacityStore;
@@ -94,14 +94,14 @@ pub(super) struct DiskEnforcer {
     released: Vec<DeviceNumber>,
     /// What a disk's number stands for: numbers are used again.
     identities: BTreeMap<DeviceNumber, String>,
-    /// What is to be told and was not taken yet.
+    /// Alerts that were not taken yet.
     alerts: Vec<Alert>,
     capacities: Option<DiskCapacityStore>,
     status: DiskGovernorStats,
 }
 
 impl DiskEnforcer {
-    /// Starts what the configuration asks for. What this host lacks is said and done without.
+    /// Starts what the configuration asks for. Logs what this host lacks, and goes on without it.
     pub(super) fn open(
         config: &AgentConfig,
         run_dir: &Path,

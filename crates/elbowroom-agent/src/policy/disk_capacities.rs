@@ -1,7 +1,7 @@
 //! What disks can do, kept over a restart: `<state-dir>/disks.json`.
 //!
-//! Losing the file costs a minute of learning, so nothing here is an error: a file that cannot be read is a warning and a fresh
-//! start, one that cannot be written is a warning, once.
+//! Losing the file costs a minute of learning, so nothing here is an error. If the file cannot be read, the agent warns and starts
+//! afresh. If it cannot be written, the agent warns once.
 
 use anyhow::{Context, Result, ensure};
 use elbowroom_linux::bounded;

@@ -1,7 +1,7 @@
 //! Has the doctor look at the host now and then: `elbowroom doctor`, as a process of its own.
 //!
-//! A process rather than a thread, because it walks every cgroup: its memory goes when it ends, its reads cannot delay the owner by a
-//! lock of the allocator, and the kernel may give it the time that nothing else wants.
+//! A process rather than a thread, because it walks every cgroup. Its memory is freed when it ends, its reads cannot delay the owner by a
+//! lock of the allocator, and the kernel may give it only idle time.
 
 use super::{Mailbox, PolicyMessage};
 use elbowroom_linux::bounded;
@@ -25,9 +25,9 @@ const FIRST_RUN_DELAY: Micros = Micros::secs(30);
 const MAX_COST_DIVISOR: u64 = 100;
 /// The last look, in the state directory: what happened since is what the next one tells.
 const LAST_RUN_FILE: &str = "last-look.json";
-/// So many periods after it, it is no longer told: the agent was not there.
+/// After this many periods the last look is removed and not compared with: the agent was not running.
 const STALE_PERIODS: u64 = 3;
-/// The least that a look may take: with hundreds of containers on a machine without idle time it takes seconds.
+/// Least time limit of a look: with hundreds of containers on a machine without idle time it takes seconds.
 const RUN_TIMEOUT: Micros = Micros::secs(60);
 /// The lowest priority.
 const NICE: i32 = 19;
@@ -39,7 +39,7 @@ struct DoctorOutput {
     cpu_usec: u64,
 }
 
-/// Starts the thread that has it look. What it needs is that of the policy process.
+/// Starts the thread that runs the doctor, with the policy process's settings and directories.
 pub(super) fn spawn(
     period: Micros,
     config: Option<&Path>,
@@ -84,7 +84,7 @@ fn command(config: Option<&Path>, run_dir: &Path, state_dir: &Path, last: &Path)
     let mut command = Command::new("/proc/self/exe");
     command
         .arg("doctor")
-        // What the agent holds is no finding.
+        // A limit that the agent holds is no finding.
         .arg("--run-dir")
         .arg(run_dir)
         .args(["--format", "json", "--state-dir"])

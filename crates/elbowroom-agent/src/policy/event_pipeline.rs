@@ -3,8 +3,8 @@
 //! Problem: what a container is comes from many mouths. The sensor reads its limits, but some of them are ours; its engine gave it
 //! labels, but an orchestrator may have given others since; the operator may have excluded it.
 //!
-//! Approach: every [`HostEvent`], from any source, passes [`EventPipeline::resolve`] before any rule sees it: limits of
-//! memory and of disks that are ours are taken out, labels that count are put in. Views see the result. Governors see it after
+//! Approach: every [`HostEvent`], from any source, passes [`EventPipeline::resolve`] before any rule sees it. That removes our own
+//! limits of memory and disks, and adds the labels that count. Views see the result. Governors see it after
 //! [`EventPipeline::for_governors`], where a container that is excluded is one of the host's own services.
 //!
 //! What stays true: there is no other way from an event to views and governors ([`PolicyLoop::apply`] is the only caller), and the

@@ -73,8 +73,8 @@ pub(super) fn apply_details(
 }
 
 /// Shares `user` and `system` time out over the CPUs of a view, and gives each the rest of `elapsed` as idle time. The kernel
-/// does not say on which CPU of a view a container ran (v2 has no per-CPU times, and the view's CPUs are a count, not a
-/// place), so an even spread is the honest answer; it is what tools add up anyway.
+/// does not say on which CPU of a view a container ran: v2 has no per-CPU times, and the view's CPUs are a count, not a
+/// place. So an even spread is the honest answer, and tools add the CPUs up anyway.
 fn spread_cpu_time(times: &mut [CpuTimes], online: &CpuSet, user: Micros, system: Micros, elapsed: Micros) {
     let n = u64::from(online.count());
     if n == 0 {

@@ -19,7 +19,7 @@ impl IoLimitOverlay {
     /// An event without anything of ours; `None` where that is all it told of.
     pub(super) fn apply<'a>(&mut self, event: &'a HostEvent) -> Option<Cow<'a, HostEvent>> {
         let HostEvent::IoLimits(limits) = event else { return Some(Cow::Borrowed(event)) };
-        // What the limiter says names what is ours; what the sensor reads does not.
+        // The limiter's events name our limits; the sensor's do not.
         let is_sensed = limits.ours == IoMax::MAX && limits.ceded.is_none();
         let place = (limits.group, limits.disk);
         let Some(known) = self.in_force.get_mut(&place).filter(|_| is_sensed) else {

@@ -1,5 +1,5 @@
-//! Labels that containers are given while they run, by who may ask on the control socket: an orchestrator knows more of a
-//! container than the engine that made it, and it knows when that changes.
+//! Labels that clients of the control socket give to running containers: an orchestrator knows more of a container than the engine that
+//! made it, and it knows when that changes.
 
 use elbowroom_types::container::ContainerIdentity;
 use elbowroom_types::id::CgroupId;

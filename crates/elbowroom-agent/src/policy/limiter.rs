@@ -1,5 +1,5 @@
-//! Puts limits on containers and takes memory from them, on threads of their own: the kernel may let a write wait until a slow disk has
-//! emptied its queue (`blk_mq_freeze_queue`), and a record of a limit is durable before the limit is set. The owner does neither.
+//! Puts limits on containers and takes memory from them, on threads of their own. The kernel may let a write wait until a slow disk has
+//! emptied its queue (`blk_mq_freeze_queue`), and a limit's record must be durable before the limit is set. The owner waits for neither.
 //!
 //! There are two: one for memory, one for disks. A reclaim takes up to half a second, and a burst on a disk is to be answered sooner.
 //! Each holds leases of its own, and says that it works only when the owner says so too: when either hangs, the guard takes its limits
@@ -51,8 +51,8 @@ enum LimiterJob {
 }
 
 impl LimiterJob {
-    /// What is done first. A beat comes too late for the guard behind several reclaims, which take up to half a second each; for what is
-    /// saved no container waits.
+    /// The order of jobs, lowest first. Behind several reclaims, which take up to half a second each, a beat comes too late for the guard.
+    /// Reclaims that only save memory come last: no container waits for them.
     fn rank(&self) -> u8 {
         match self {
             Self::Heartbeat => 0,
@@ -72,9 +72,9 @@ impl LimiterJob {
 pub(super) enum LimiterReply {
     /// What came of a limit.
     Limits(IoLimits),
-    /// A beat was given; so many limits of this limiter are in force.
+    /// A beat was given; `held` limits of this limiter are in force.
     Heartbeat { limits: LimiterKind, held: usize },
-    /// What came of an order about memory, and what the container's user had set where something of ours is.
+    /// The outcome of an order about memory, and the user's settings in files that now have ours.
     Memory(OrderCompletion, UserLimits),
 }
 
@@ -116,8 +116,8 @@ impl Limiter {
     /// in a write that the kernel holds up: then orders wait until it has ended. The ledger for disks is in the one for memory, whose
     /// limiter is started first.
     ///
-    /// The thread shares no open files with the others, so the lock of the leases is the thread's: it says whether a write of a limit may be
-    /// under way, also of a process that was killed and that another of its threads keeps from ending.
+    /// The thread shares no open files with the others, so it alone holds the lock of the leases. The lock tells whether a write of a limit
+    /// may be under way, even of a killed process that another of its threads keeps from ending.
     pub(super) fn start(kind: LimiterKind, run_dir: &Path, mailbox: Mailbox) -> Result<Self> {
         let dir = kind.ledger(run_dir);
         let (jobs, queue) = mpsc::channel();
@@ -230,7 +230,7 @@ impl LimiterWorker {
         };
         let _ = opened.send(Ok(()));
         let leases = leases.unwrap_or_else(|| wait_for_leases(dir));
-        // What the holder before left and could not be put back.
+        // Limits that the holder before left and that could not be put back.
         let unreleased = leases.held().map(|record| record.knob.clone()).collect();
         let (applied, protected) = (BTreeMap::new(), BTreeMap::new());
         Ok(Self { kind, leases, layout, mailbox, applied, actuator, protected, unreleased })

@@ -41,7 +41,7 @@ impl ContainerLoadAvg {
                 *average = next / FIXED_1;
             }
         }
-        // What is over of an interval counts in the next one.
+        // The rest of an interval counts in the next one.
         self.advanced = Some(last.saturating_add(Micros(passed * LOAD_FREQ.get())));
     }
 

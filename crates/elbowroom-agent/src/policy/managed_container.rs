@@ -19,10 +19,10 @@ const RETRY_MIN: Micros = Micros::millis(5);
 /// A container whose mount cannot be made yet is looked at again at least this often.
 const RETRY_MAX: Micros = Micros::secs(2);
 
-/// Why a container is let alone that somebody took the view out of.
+/// Why no view is mounted in a container after a client had it detached.
 pub(super) const DETACHED: &str = "detached by request";
 
-/// The same where it did not come out.
+/// The same where detaching it failed.
 pub(super) const DETACH_FAILED: &str = "its view could not be detached";
 
 /// Whether a container's view is mounted in it.
@@ -34,7 +34,7 @@ pub(super) enum AttachState {
     InFlight { delay: Micros },
     /// It is; these surfaces have no file to go over, and may have one at `look_at`.
     Done { missing: Vec<String>, look_at: Option<Micros> },
-    /// Nobody wants it to be.
+    /// It is not to be mounted, for this reason.
     Disabled(&'static str),
 }
 
@@ -102,8 +102,8 @@ impl AttachState {
         }
     }
 
-    /// Whoever asked for the view mounts it; a look afterwards finds it mounted, or does it. Who asks for a view that is there, as
-    /// the keeper does at each `exec`, changes nothing, nor for one that was taken out.
+    /// The program that asked for the view mounts it; a later look finds it mounted, or mounts it. Asking for a view that is mounted
+    /// already, as the keeper does at each `exec`, changes nothing. Neither does asking for one that was detached.
     pub(super) fn mounted_by_caller(&self, look_at: Micros) -> Self {
         match self {
             Self::Done { .. } | Self::Disabled(DETACHED | DETACH_FAILED) => self.clone(),
@@ -111,8 +111,8 @@ impl AttachState {
         }
     }
 
-    /// What a job leaves behind. What was asked last counts: a mount that ends after a detach was asked for changes nothing,
-    /// nor does a detach after a mount was.
+    /// The state after a job. The last request counts: a mount that ends after a detach was asked for changes nothing, nor does a detach
+    /// that ends after a mount was asked for.
     pub(super) fn after_job(&self, outcome: MountOutcome, now: Micros) -> Self {
         match (outcome, matches!(self, Self::Disabled(_))) {
             (MountOutcome::Attached { missing, .. }, false) => Self::Done { missing, look_at: None },
@@ -149,7 +149,7 @@ pub(super) struct ManagedContainer {
     /// The same numbers for programs that map them.
     page: Option<ViewPage>,
     pub(super) facts: ContainerSnapshot,
-    /// Whether nobody can have read its view yet.
+    /// Whether no process can have read its view yet.
     pub(super) is_unread: bool,
     /// By CPU number.
     pub(super) times: Vec<CpuTimes>,
@@ -216,7 +216,7 @@ impl ManagedContainer {
         }
     }
 
-    /// Brings the page to what the files say. One that was let go says so instead.
+    /// Brings the page to what the files say. A detached container's page says that it is detached.
     pub(super) fn publish_page(&mut self, view: &View) {
         if self.attach == AttachState::Disabled(DETACHED) {
             self.retire_page();
@@ -225,7 +225,7 @@ impl ManagedContainer {
         }
     }
 
-    /// Tells the programs that map the page that nobody keeps it any more.
+    /// Tells the programs that map the page that it is no longer updated.
     pub(super) fn retire_page(&mut self) {
         if let Some(page) = &mut self.page {
             page.publish(&MappedView::DETACHED);

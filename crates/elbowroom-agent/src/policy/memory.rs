@@ -1,7 +1,7 @@
 //! The memory governor at work: decisions of [`MemoryGovernor`] become protection, reclaim, alerts and smaller views.
 //!
-//! Everything here runs on the owner's thread and waits for nothing. What is written is written by the limiter; what comes of
-//! it comes back as [`HostEvent::MemoryDone`] and goes through the governor like everything else.
+//! Everything here runs on the owner's thread and waits for nothing. The limiter does the writes. Their outcome comes back as
+//! [`HostEvent::MemoryDone`] and goes through the governor like every other event.
 
 use super::limiter::Limiter;
 use crate::config::AgentConfig;
@@ -28,8 +28,8 @@ use std::path::Path;
 /// How many groups are read in one of the owner's ticks, a dozen small files each: views are not to be late for it.
 const GROUPS_PER_TICK: usize = 40;
 
-/// For how long what was read of a group is taken for true while it uses no CPU time and its charge stays: only the kernel can
-/// change anything about it then. On a dense host most are like that at any time.
+/// How long a reading of a group counts while the group uses no CPU time and its charge stays: only the kernel can change it then. On a
+/// dense host most groups are like that at any time.
 const READING_TTL: Micros = Micros::secs(5);
 
 /// What the owner has to do.
@@ -77,7 +77,7 @@ pub(super) struct MemoryEnforcer {
 }
 
 impl MemoryEnforcer {
-    /// Starts what the configuration asks for. What this host lacks is said and done without.
+    /// Starts what the configuration asks for. Logs what this host lacks, and goes on without it.
     pub(super) fn open(config: &AgentConfig, limiter: Option<Limiter>) -> Result<Self> {
         let mode = config.memory.mode;
         let root = Root::at(Path::new("/"))?;

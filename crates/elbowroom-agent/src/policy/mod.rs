@@ -37,7 +37,7 @@ mod relabelling;
 mod user_limit_overlay;
 mod verdicts;
 
-/// Logs what became of a container; of one in another, which has such come and go without end, only for who looks closely.
+/// Logs what became of a container. A container may start and end nested ones without a pause, so those are logged at debug level only.
 macro_rules! log_change {
     ($is_nested:expr, $($event:tt)*) => {
         if $is_nested { tracing::debug!($($event)*) } else { tracing::info!($($event)*) }
@@ -132,7 +132,7 @@ impl Mailbox {
 /// How long the owner may take for a snapshot that a thread of this process asks for.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The kernel's notifications are taken in at most once in so much time: a container that writes its settings without a pause, or has its
+/// Shortest time between two reads of the kernel's notifications. So a container that writes its settings without a pause, or has its
 /// processes killed, keeps nothing else waiting.
 const CHANGES_PAUSE: Duration = Duration::from_millis(2);
 
@@ -262,7 +262,7 @@ fn open_policy_loop(
         Publisher::from_inherited().context("taking over the views' memory from the supervisor")?;
     let sensor = open_sensor(config, run_dir)?;
     let mounter = (mounter::spawn(mailbox.clone()), mounter::spawn_prefetch());
-    // What an agent that died left in knobs is not the user's: the limiter takes it off first.
+    // Limits that a dead agent left in files are not the user's: the limiter takes them off first.
     let disk = DiskEnforcer::open(config, run_dir, state_dir, mailbox.clone())?;
     let memory =
         MemoryEnforcer::open(config, disk.memory_limiter()).context("opening the cgroup hierarchies")?;
@@ -318,7 +318,7 @@ pub fn can_sense(mut config: AgentConfig, run_dir: &Path) -> Result<()> {
     if config.sense.tier == SensorTierSetting::Auto {
         config.sense.tier = SensorTierSetting::Files;
     }
-    // What there is to be said the policy process says.
+    // Nothing is logged here: the policy process logs the same.
     let nobody = tracing::subscriber::NoSubscriber::default();
     tracing::subscriber::with_default(nobody, || open_sensor(&config, run_dir)).map(drop)
 }

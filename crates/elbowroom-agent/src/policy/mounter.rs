@@ -1,5 +1,5 @@
-//! Mounts and unmounts views in containers, one after the other. A mount can wait for a container's file systems, for ever where
-//! nobody serves them: the owner never waits, and the other containers wait for [`JOB_TIMEOUT`] at most.
+//! Mounts and unmounts views in containers, one after the other. A mount can wait for a container's file systems, and for ever where
+//! their server does not answer. The owner never waits, and the other containers wait for [`JOB_TIMEOUT`] at most.
 
 use super::{Mailbox, PolicyMessage};
 use elbowroom_client::api::ControlResponse;
@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 
 /// How long the others wait for a job; one takes milliseconds.
 const JOB_TIMEOUT: Duration = Duration::from_secs(2);
-/// Jobs that may be waited for still when the others have gone on; each holds threads.
+/// Most hanging jobs that the dispatcher has gone on without; each holds threads.
 const MAX_STUCK_JOBS: usize = 64;
-/// Of these, so many for one tenant: a container, with those in it, or a user.
+/// Most of these of one tenant: a container, with those in it, or a user.
 const MAX_STUCK_OF_TENANT: usize = 8;
-/// Jobs of one tenant take at most one part in so many of the mounter's time,
+/// Divisor of the mounter's time: jobs of one tenant take at most this part of it,
 const TIME_SHARE: u32 = 20;
-/// and so much more in one go: one that hangs is the last for a while.
+/// and this much more in one go: a job that hangs is the tenant's last for a while.
 const TIME_BURST: Duration = Duration::from_secs(1);
-/// How long the others wait for a detach of a tenant that took more.
+/// How long the others wait for a detach of a tenant that has used up its time.
 const LATE_DETACH_TIMEOUT: Duration = Duration::from_millis(100);
 /// Why nothing is mounted for such a tenant now.
 pub(super) const SLOW: &str = "its file systems answer slowly: it is tried again later";
@@ -40,19 +40,19 @@ pub(super) enum MountJob {
 #[derive(Clone)]
 pub(super) struct MountTicket {
     pub(super) group: CgroupId,
-    /// Who answers for it ([`elbowroom_linux::Sensor::tenant_of`]).
+    /// The tenant that answers for it ([`elbowroom_linux::Sensor::tenant_of`]).
     pub(super) tenant: CgroupId,
     /// Path of its cgroup.
     pub(super) path: String,
-    /// Who asked for the job and waits for its end.
+    /// The caller that asked for the job and waits for its end, if any.
     pub(super) reply_to: Option<MountWaiter>,
 }
 
-/// Who waits for the end of a job.
+/// A caller that waits for the end of a job.
 #[derive(Clone)]
 pub(super) struct MountWaiter {
     pub(super) answer: mpsc::SyncSender<ControlResponse>,
-    /// Whether it is the operator, who knows better; or a runtime, for which the container's start waits.
+    /// Whether it is an operator, whose request overrides refusals; otherwise a container's start waits.
     pub(super) is_operator: bool,
 }
 
@@ -77,7 +77,7 @@ pub(super) enum MountTask {
         /// Why there is to be no view where the process is in the host's PID namespace.
         host_pid_refusal: Option<&'static str>,
     },
-    /// Unmount the view of this name from where these processes are, the container's first one in front; or whatever of ours is there.
+    /// Unmount the view of this name, or all views, where these processes are; the container's first process comes first.
     Detach { pids: Vec<u32>, view: Option<String> },
 }
 
@@ -91,7 +91,7 @@ pub(super) enum MountOutcome {
     NotReady(&'static str),
     /// Nothing of ours is mounted any more.
     Detached,
-    /// It is not to have a view unless somebody asks for it.
+    /// It is not to have a view unless an operator asks for it.
     Refused(&'static str),
     /// It could not be mounted, and nothing is half done.
     Failed(String),
@@ -142,8 +142,8 @@ fn count_of(stuck: &HashMap<CgroupId, CgroupId>, tenant: CgroupId) -> usize {
 /// Views whose files are to be looked up still; more are looked up when they are mounted.
 const MAX_PREFETCH: usize = 64;
 
-/// Starts a thread that looks up the files of views before somebody mounts them, most of all a hook, for which a container's
-/// start waits. It ends when the sender is dropped.
+/// Starts a thread that looks up the files of views before they are mounted, most of all by a hook, for which a container's start
+/// waits. It ends when the sender is dropped.
 pub(super) fn spawn_prefetch() -> mpsc::SyncSender<(PathBuf, Vec<MountSurface>)> {
     let (views, queue) = mpsc::sync_channel::<(PathBuf, Vec<MountSurface>)>(MAX_PREFETCH);
     std::thread::Builder::new()
@@ -153,11 +153,12 @@ pub(super) fn spawn_prefetch() -> mpsc::SyncSender<(PathBuf, Vec<MountSurface>)>
     views
 }
 
-/// Does a job on a thread that shares no open files with the others. A job that hangs keeps the process from ending when it is killed:
-/// all that was open is closed then nevertheless, `/dev/fuse` too, and the locks that say who has its role and its leases are gone.
+/// Does a job on a thread that shares no open files with the others. A job that hangs keeps a killed process from ending. All its files are
+/// closed nevertheless, `/dev/fuse` too, and so the locks of its role and its leases are released.
 fn with_unshared_files<T: Send>(job: impl FnOnce() -> T + Send) -> T {
     let alone = || {
-        // SAFETY: a job opens by path all that it uses. What came of it is told, over descriptors of the process, by who waits here.
+        // SAFETY: a job opens by path all that it uses. The outcome needs descriptors of the process, and the thread that joins this
+        // one reports it.
         unsafe { process::unshare_open_files() };
         job()
     };
@@ -176,8 +177,8 @@ struct MountDispatcher {
     report: Arc<OutcomeSink>,
     /// How long the first that hangs is waited for; each further one less.
     timeout: Duration,
-    /// Containers whose job was not waited for, with their tenants. Whoever looks here tells what follows from it before letting go: so what is
-    /// told of a container is told in its order.
+    /// Containers whose job was not waited for, with their tenants. A thread that looks here sends its report before it releases the lock:
+    /// so reports about a container keep their order.
     stuck: Arc<Mutex<HashMap<CgroupId, CgroupId>>>,
     /// When what each tenant's jobs took of the others' time is paid, at [`TIME_SHARE`].
     paid_at: HashMap<CgroupId, Instant>,
@@ -229,7 +230,7 @@ impl MountDispatcher {
             (true, MountTask::Detach { .. }) => patience.min(LATE_DETACH_TIMEOUT),
         };
         let tenant = ticket.tenant;
-        // Without room for an outcome: one that nobody takes any more is still the sender's, who tells it.
+        // Without room for an outcome: once the dispatcher has gone on, `send` fails, and the job's thread reports the outcome itself.
         let (ended, end) = mpsc::sync_channel(0);
         let (carry_out, tell, stuck) = (self.run_task.clone(), self.report.clone(), self.stuck.clone());
         let late = MountTicket { reply_to: None, ..ticket.clone() };
@@ -473,7 +474,7 @@ mod tests {
         assert_eq!(rig.told(), (1, attached()));
         // Had each been waited for, two and a half minutes.
         assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
-        // What is there is taken away all the same.
+        // A detach is carried out all the same.
         rig.end(0, MountOutcome::Detached);
         rig.order(0, detach_task());
         assert_eq!(rig.told(), (0, MountOutcome::Detached));
@@ -544,7 +545,8 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         assert_eq!(with_unshared_files(|| rustix::io::fcntl_getfd(&file).err()), Some(Errno::BADF));
         assert!(rustix::io::fcntl_getfd(&file).is_ok());
-        // Who shares no files with us sees our lock as another's. To open and close its file once more would otherwise loosen it.
+        // A thread with a file table of its own sees our lock as another process's. In this thread, opening and closing the lock's file
+        // once more would release the lock.
         let holder = || with_unshared_files(|| RoleLock::open(dir.path()).unwrap().holder(AgentRole::Policy));
         assert_eq!([holder(), holder()], [Some(rustix::process::getpid()); 2]);
     }

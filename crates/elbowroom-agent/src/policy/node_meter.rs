@@ -1,4 +1,4 @@
-//! The machine itself, for those who show it beside its containers.
+//! The machine itself, for clients that show it beside its containers.
 
 use elbowroom_client::api::NodeView;
 use elbowroom_types::sample::{HostEvent, NodeProperties, Tick};

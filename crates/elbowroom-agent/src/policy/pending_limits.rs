@@ -1,5 +1,5 @@
-//! Limits that were decided and are not set yet: of each container and disk the last one, at most once a second unless it is tighter than
-//! the one before, and never two at a time.
+//! Limits that were decided and are not set yet: the last one of each container and disk. A limit is set at most once a second, unless it
+//! is tighter than the one before, and never two at a time.
 
 use elbowroom_govern::disk::Cap;
 use elbowroom_types::id::{CgroupId, DeviceNumber};

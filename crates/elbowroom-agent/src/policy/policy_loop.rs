@@ -38,18 +38,18 @@ use std::time::Duration;
 
 /// How long a clean stop waits until views are detached; then the supervisor has lost its patience too.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often it is looked who read what: more often than most pages are renewed.
+/// How often it is checked which pages were read: more often than most pages are renewed.
 const READ_SCAN_INTERVAL: Micros = Micros::millis(90);
-/// How often it is looked whether the machine has more disks.
+/// How often the machine is checked for new disks.
 const DISK_SCAN_INTERVAL: Micros = Micros::secs(1);
 
-/// After so many containers went their memory is given back: some MiB.
+/// After this many containers are gone, their memory is given back: some MiB.
 const TRIM_AFTER: usize = 100;
-/// After so many ticks it is known what of the program is used all the time.
+/// After this many ticks it is known which pages of the program are used all the time.
 const STARTED_AFTER: u64 = 10;
 
-/// Time given to reading what containers do to disks in one go, about 15 us each; then what else is due has its turn, and the rest is
-/// read. So views are not late, and there is no second thread that shares the tree of groups.
+/// Time given to reading containers' disk use in one go, about 15 us each. Other due work then has its turn before the rest is read. So
+/// views are not late, and there is no second thread that shares the tree of groups.
 const DISK_READ_BUDGET: Micros = Micros::millis(2);
 
 /// All state of the policy process.
@@ -85,9 +85,9 @@ pub(super) struct PolicyLoop {
     pub(super) preparing: Vec<(PrepareRequest, Micros, mpsc::SyncSender<ControlResponse>)>,
     /// Containers that their runtimes are about to start, by their identifiers, and until when their cgroups may be noticed.
     pub(super) starting: Vec<(String, Micros, mpsc::SyncSender<ControlResponse>)>,
-    /// When it is looked again whether the machine has more disks.
+    /// When the machine is checked for new disks next.
     disk_scan_at: Micros,
-    /// When it is looked again who read what.
+    /// When it is checked next which pages were read.
     read_scan_at: Micros,
     pub(super) pace: Pace,
     pub(super) ticks: u64,
@@ -176,8 +176,8 @@ impl PolicyLoop {
         self.publisher.remove(slot);
     }
 
-    /// Where the kernel tells of cgroups and, while kills are not looked for in every tick, of those: one with kills without a pause
-    /// has counters read no more often than that.
+    /// Descriptors on which the kernel tells of cgroups. Those that tell of kills are left out while kills are looked for in every tick: a
+    /// container with kills without a pause has its counters read no more often than that.
     pub(super) fn kernel_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let is_looking = self.verdicts.is_looking(timer::now());
         std::iter::once(self.sensor.fd()).chain(self.verdicts.fd().filter(|_| !is_looking))
@@ -198,7 +198,7 @@ impl PolicyLoop {
         }
     }
 
-    /// Whether somebody waits for a cgroup to be noticed.
+    /// Whether a client waits for a cgroup to be noticed.
     pub(super) fn is_awaited(&self) -> bool {
         !self.preparing.is_empty() || !self.starting.is_empty()
     }
@@ -290,7 +290,7 @@ impl PolicyLoop {
         self.disk.send_caps(timer::now());
     }
 
-    /// Takes what governors and the node itself have to say to those who are told.
+    /// Takes alerts of the governors and of the node itself, and delivers them.
     fn collect_alerts(&mut self, now: Micros, seen: NodeObservation) {
         self.disk.take_alerts().into_iter().for_each(|alert| self.alerts.record(alert));
         if self.alerts.is_due(now) {

@@ -122,7 +122,7 @@ impl PolicyLoop {
     ) -> Result<SlotHandle, FuseError> {
         let name = view_name(container);
         match self.publisher.add(&name, whose, facts, times) {
-            // Ids are unique to who gave them: each namespace of containerd may have one of them.
+            // Two namespaces of containerd may use the same id.
             Err(FuseError::Exists { .. }) => {
                 self.publisher.add(&format!("{name}-{:016x}", whose.0), whose, facts, times)
             }
@@ -206,8 +206,8 @@ impl PolicyLoop {
         refreshed.take(REFRESHES_PER_TICK).for_each(drop);
     }
 
-    /// Has times begin anew, with the CPUs that are online by now, while they cannot have been read: a container's settings come after its
-    /// cgroup, and until then it has all CPUs.
+    /// Starts the CPU times anew with the CPUs that are online now, as long as no process can have read them. A container's settings come
+    /// after its cgroup, and until then it has all CPUs.
     pub(super) fn restart_times(&mut self, id: CgroupId, now: Micros) {
         let Some(resident) = self.containers.get_mut(&id).filter(|resident| resident.is_unread) else {
             return;
@@ -219,7 +219,7 @@ impl PolicyLoop {
         self.refresh(id, now);
     }
 
-    /// Renews the numbers of a container; says whether that was tried. What a tenant has in itself waits for the tenant's turn.
+    /// Renews the numbers of a container; says whether that was tried. Nested containers wait for their tenant's turn.
     fn refresh(&mut self, id: CgroupId, now: Micros) -> bool {
         let Some(resident) = self.containers.get_mut(&id) else { return false };
         let hot = resident.hot_until > now;

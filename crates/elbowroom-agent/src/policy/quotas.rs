@@ -8,7 +8,7 @@ use elbowroom_types::id::CgroupId;
 use elbowroom_types::unit::Micros;
 use std::collections::BTreeMap;
 
-/// How long a quota counts as used up after it was seen to be: what is looked at every second is mostly there for less.
+/// How long a quota counts as used up after it was seen so: it is checked every second, and often used up for less.
 const LASTS_FOR: Micros = Micros::secs(30);
 
 /// What is bounded for each tenant.
@@ -32,7 +32,7 @@ pub(super) enum QuotaTopic {
 #[derive(Default)]
 pub(super) struct QuotaWatch {
     conditions: Conditions,
-    /// When each was seen last, and of whom.
+    /// When each was seen last, and the path of the container.
     seen: BTreeMap<(CgroupId, QuotaTopic), (Micros, String)>,
 }
 

@@ -14,8 +14,8 @@ use elbowroom_types::unit::Micros;
 use elbowroom_view::rules::{ViewChange, ViewChangeReason, ViewDelta};
 use std::sync::Arc;
 
-/// How far back a snapshot tells: a client that takes one a second may miss four. By the monotonic clock: where the time of day is set back,
-/// all that came before would be told again and again until it has caught up, and where it jumps ahead, nothing of it.
+/// How far back a snapshot tells: a client that takes one a second may miss four. By the monotonic clock: if the time of day were used and
+/// set back, earlier changes would be told again until it has caught up. If it jumped ahead, they would not be told at all.
 const WINDOW: Micros = Micros::secs(5);
 
 /// The last changes.

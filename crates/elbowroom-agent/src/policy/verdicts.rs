@@ -1,10 +1,10 @@
 //! What verdicts need to remember of each container, and the alerts made of them.
 //!
-//! What is wrong in a container is told of the outermost container around it, once for all that are in it: addressees are told of so many
-//! alerts a minute, which one tenant must not use up.
+//! What is wrong in a container is reported for the outermost container around it, once for all that are in it. Addressees get a limited
+//! number of alerts a minute, and one tenant must not use it up.
 //!
-//! What is decided is [`elbowroom_govern::verdict::judge`]'s; its facts are gathered in [`super::judging`]. Kills are looked for as soon as
-//! the kernel tells of one, because their counter is gone with the container; at its end the kernel's log says whether there were more.
+//! [`elbowroom_govern::verdict::judge`] decides; its facts are gathered in [`super::judging`]. Kills are looked for as soon as the kernel
+//! tells of one, because their counter is gone with the container. At a container's end the kernel's log says whether there were more.
 
 use super::deaths::{ContainerKey, EndedContainers, KillLog, KillRecord, SeenKill};
 use anyhow::Result;
@@ -24,7 +24,7 @@ use elbowroom_types::verdict::{Verdict, VerdictStatus};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
 
-/// Throttling is the mean of so many seconds, for a quota stops a container now and then.
+/// Throttling is the mean over this many seconds, since a quota stops a container now and then.
 const THROTTLE_WINDOW: u64 = 10;
 /// How long after a notice counters are looked at: the kernel tells of it before it kills.
 const SUSPECT_FOR: Micros = Micros::millis(150);
@@ -34,7 +34,7 @@ const MADE_WITHIN: Micros = Micros::secs(5);
 const LOGGED_FOR: Micros = Micros::secs(2);
 /// The most kills that wait so: the first go first.
 const MAX_LOGGED: usize = 256;
-/// What is worth an alert at once, and what only when it stays.
+/// How long a bad verdict must last before there is an alert; throttling, itself a mean, need not.
 const STEADY_FOR: Micros = Micros::secs(5);
 
 /// What is known of one container beside what the policy loop has.
@@ -141,8 +141,8 @@ impl VerdictWatch {
         self.oom.fd()
     }
 
-    /// Whether some container is to be looked at in every tick: one in which the kernel may kill just now, or a new one of which it is not
-    /// asked to tell yet.
+    /// Whether some container is to be looked at in every tick: the kernel may be about to kill in it, or it is new and the kernel does not
+    /// notify of its kills yet.
     pub(super) fn is_looking(&self, now: Micros) -> bool {
         now <= self.looking_until
     }
@@ -242,7 +242,7 @@ impl VerdictWatch {
         self.logged.retain(|(at, _)| now.saturating_sub(*at) < LOGGED_FOR);
     }
 
-    /// Takes at most so many logged kills as those of a container; how many.
+    /// Claims at most `most` logged kills for a container; returns how many.
     fn claim_logged(&mut self, id: CgroupId, process: Option<u32>, most: u64) -> u64 {
         let mut claimed = 0;
         let watched = &self.watched;

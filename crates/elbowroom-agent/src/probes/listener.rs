@@ -1,7 +1,7 @@
 //! The thread that datagrams come to: on the host's socket, and on one in each container's own network.
 //!
-//! It reads and says who spoke while the sender waits for its answer, so that the sender is still there to be looked at; what
-//! the record means is the owner's.
+//! It reads a datagram and identifies its sender while the sender waits for the answer, so the sender still exists. The owner interprets
+//! the record.
 
 use super::probe_registry::ProbeSink;
 use super::source::ProbeProblem;
@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Datagrams that are read from one socket in a second, about 20 us each; the rest wait, and their senders with them.
 const MAX_PER_SECOND: u32 = 500;
-/// And so much CPU time for them: what one sender costs with 1,500 cgroups around it in each of three hierarchies, about 70 ms each seven
-/// seconds ([`KnownSenders`]), leaves the others theirs.
+/// Most CPU time for them in that second. One sender with 1,500 cgroups around it in each of three hierarchies costs about 70 ms every
+/// seven seconds ([`KnownSenders`]), which leaves other senders their time.
 const MAX_CPU_PER_SECOND: Duration = Duration::from_millis(100);
 
 /// What an application, or a source of it, said.
@@ -30,7 +30,7 @@ pub enum ProbeEvent {
     Datagram {
         /// The container's own network that it came through; `None` for the host's socket.
         network: Option<NetNamespace>,
-        /// The cgroups of who sent it; empty when it is gone already.
+        /// The sender's cgroups; empty when the sender is gone already.
         paths: Vec<String>,
         /// What it says.
         record: Result<ProbeRecord, ProbeProblem>,
@@ -79,8 +79,8 @@ pub(crate) struct ProbeListener {
 }
 
 impl ProbeListener {
-    /// Listens on `path`, and tells what is heard. `tell` may use the descriptor `kept`, and no other that is open now: the thread shares no
-    /// files with the others, so its sockets are gone with it, whatever keeps the process from ending.
+    /// Listens on `path`, and passes datagrams to `tell`, which may use the descriptor `kept` and no other that is open now. The thread
+    /// shares no files with the others, so its sockets are closed when it ends, even if the process does not end.
     pub fn start(path: &Path, tell: ProbeSink, kept: Option<RawFd>) -> io::Result<Self> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (orders, queue) = mpsc::channel();

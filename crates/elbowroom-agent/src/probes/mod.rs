@@ -1,8 +1,8 @@
 //! What applications say about themselves, from how it comes to what governors are told.
 //!
-//! Datagrams come to a thread of their own ([`listener`]), which knows from the kernel who sent them; files, pages of metrics
-//! and programs are asked by a thread each ([`poller`]), which one that hangs holds up alone. What is said ends with the owner,
-//! in [`ProbeRegistry`]: so a container speaks of itself, or the host's administrator of it, and no other does.
+//! Datagrams come to a thread of their own ([`listener`]), which knows the sender from the kernel. Each file, page of metrics or program
+//! is asked by its own thread ([`poller`]), so one that hangs holds up no other. All records end in the owner's [`ProbeRegistry`]. So
+//! records about a container come from that container or from the host's administrator, and from no other.
 
 mod listener;
 mod poller;

@@ -1,4 +1,4 @@
-//! Who has a probe, what it said last, and whether that still counts.
+//! Which containers have a probe, what each said last, and whether that still counts.
 
 use super::listener::{ProbeEvent, ProbeListener};
 use super::poller::{PollerCount, ProbePoller};
@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two looks at who is where and who fell silent.
+/// Time between two checks of where containers' processes are and which probes fell silent.
 const CHECK_INTERVAL: Micros = Micros::secs(1);
 /// How long a stop waits for sources that are being asked; programs are killed at once.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -84,7 +84,7 @@ impl ProbeRegistry {
         let own = NetNamespace::own().ok();
         let listener = ProbeListener::start(path, tell.clone(), kept)
             .inspect_err(|error| {
-                tracing::warn!(path = %path.display(), %error, "programs cannot send what they say of themselves");
+                tracing::warn!(path = %path.display(), %error, "programs cannot send probe records");
             })
             .ok();
         Self {

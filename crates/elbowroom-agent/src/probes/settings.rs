@@ -17,9 +17,9 @@ const MAX_LINE_BYTES: usize = 4096;
 pub(super) const LOCALHOST: &str = "localhost";
 /// Shortest times there are.
 const MIN_TIME: Micros = Micros::millis(100);
-/// Longest that one answer is waited for: so long a thread outlives its container.
+/// Longest that an answer is waited for, and that a source's thread outlives its container.
 const MAX_TIMEOUT: Micros = Micros::secs(30);
-/// A label has the agent ask no oftener: that is work of the agent's, which no container pays for.
+/// Shortest period that a label may set: no container pays for the agent's work.
 const MIN_LABEL_PERIOD: Micros = Micros::secs(1);
 
 /// One entry. Without file, scrape and exec, the terms of what the application sends by itself.
@@ -121,8 +121,8 @@ impl ProbeSettings {
     }
 
     /// Reads a probe from one line: `file:PATH`, `http://HOST:PORT/PATH`, or, where programs may be named, `exec:PROGRAM
-    /// ARGUMENTS`; before an `exec:`, after the others, words such as `served_total=METRIC`, `objective=800`,
-    /// `kind=latency`, `every=2s`, `timeout=500ms`, `ttl=10s`.
+    /// ARGUMENTS`. Words such as `served_total=METRIC`, `objective=800`, `kind=latency`, `every=2s`, `timeout=500ms` and `ttl=10s`
+    /// stand before an `exec:`, and after the others.
     pub fn parse(line: &str, may_exec: bool) -> Result<Self> {
         ensure!(line.len() <= MAX_LINE_BYTES, "a probe of {} bytes: at most {MAX_LINE_BYTES}", line.len());
         let mut probe = Self { container: "*".to_owned(), ..Self::default() };

@@ -111,7 +111,7 @@ impl SegmentDecoder {
     /// Takes the next frame.
     ///
     /// # Errors
-    /// [`InvalidFrame`] where the payload is none, which a frame of the right sum has only when somebody made it so.
+    /// [`InvalidFrame`] for an invalid payload: with a correct checksum, only a forged frame has one.
     pub fn decode(&mut self, bytes: &[u8], frame: &SegmentFrame) -> Result<(), InvalidFrame> {
         let payload = bytes.get(frame.payload.clone()).ok_or(InvalidFrame)?;
         let delta = bounded::bytes(DeflateDecoder::new(payload), MAX_PAYLOAD).map_err(|_| InvalidFrame)?;

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! A directory holds *segments*, files of at most a sixteenth of the ring, named by a number that only grows. A segment is a
-//! sequence of frames and begins with a key frame; a further one comes at least once in [`KEY_EVERY`] frames. Nothing is ever written but
-//! at the end of the newest segment, and a writer that starts begins a new one, so whatever an end tore is the last frame of some
-//! segment and costs itself only. Why so, and what it costs: `docs/decisions/0020-black-box.md`.
+//! sequence of frames and begins with a key frame; a further one comes at least once in [`KEY_EVERY`] frames. Writes only
+//! append to the newest segment, and a writer that starts begins a new one. So only the last frame of a segment can be torn, and only that
+//! frame is lost. Why so, and what it costs: `docs/decisions/0020-black-box.md`.
 
 pub mod delta;
 pub mod frame;
@@ -19,9 +19,9 @@ mod tests;
 pub mod timestamp;
 pub mod writer;
 
-/// A key frame comes at least once in so many.
+/// A key frame comes at least once in this many frames.
 pub(crate) const KEY_EVERY: u32 = 60;
-/// So many segments make a ring.
+/// Segments of a ring.
 pub(crate) const SEGMENTS: u64 = 16;
 /// How the name of a segment ends.
 const EXTENSION: &str = "ring";

@@ -78,7 +78,7 @@ impl RecordingCursor {
             }
             number = adjacent_segment(dir, at, false)?;
         }
-        bail!("{}: what is recorded of {} cannot be read", dir.display(), timestamp::format_local(time))
+        bail!("{}: the recording of {} cannot be read", dir.display(), timestamp::format_local(time))
     }
 
     /// Goes to the first moment.
@@ -231,7 +231,7 @@ impl RecordingCursor {
 /// The most bytes of a segment: of the ring's size it is a sixteenth, and its last frame.
 const MAX_SEGMENT_BYTES: u64 = 4 << 30;
 
-/// A moment that is only so long after the last one is that one.
+/// A time up to this long after the last recorded moment means that moment.
 const SLACK_MS: u64 = 10_000;
 
 /// What is recorded.

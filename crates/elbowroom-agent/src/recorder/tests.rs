@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// A node with so many containers, at second `second`; what changes is what changes on a node.
+/// A node with `containers` containers, at second `second`; the fields that change are those that change on a node.
 fn snapshot(second: u64, containers: u64) -> AgentSnapshot {
     let text = include_str!("tests/snapshot.json");
     let mut snapshot: Value = serde_json::from_str(text).unwrap();

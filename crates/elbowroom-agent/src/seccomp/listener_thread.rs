@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Of a thread. What it does not touch is address space alone; it touches some 13 KiB.
 const STACK_SIZE: usize = 128 << 10;
-/// Answering a container takes at most one part in so many of a CPU,
+/// Divisor of a CPU's time: answering a container takes at most this part of it,
 const ANSWER_SHARE: u32 = 10;
-/// and so much more once: some thousand calls.
+/// and this much more in one go: some thousand calls.
 const ANSWER_BURST: Duration = Duration::from_millis(20);
 /// Far less than what counts as hanging.
 const MAX_PAUSE: Duration = Duration::from_millis(100);
@@ -46,7 +46,7 @@ pub(super) struct ListenerThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a thread and those who watch it share. Held for moments only.
+/// What a thread and its watcher share. Locked for moments only.
 #[derive(Default)]
 struct ListenerThreadState {
     page: Option<Arc<OwnedFd>>,
@@ -125,7 +125,7 @@ impl ListenerThread {
             let _ = self.listener().continue_syscall(call);
             self.context.record.answered(self.slot, call);
         }
-        // A thread that hangs may do so long after whom it served.
+        // A thread may hang long after its container has ended.
         !(desk.dismissed && is_closed(self.listener()))
     }
 
@@ -242,8 +242,8 @@ fn next_call(
     if desk.dismissed {
         return Err(Dismissed);
     }
-    // Does not wait: a call whose caller went after the poll still counts (kernel/seccomp.c, `seccomp_notify_recv`), and nobody
-    // else takes any.
+    // Does not wait: a call whose caller went after the poll still counts (kernel/seccomp.c, `seccomp_notify_recv`), and no other
+    // thread takes calls of this listener.
     let Ok(notice) = listener.recv() else { return Ok(None) };
     common.record.taken(slot, notice.id);
     desk.current_call = Some((notice.id, Instant::now()));

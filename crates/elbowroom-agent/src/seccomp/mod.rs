@@ -1,10 +1,10 @@
 //! `elbowroom keeper`: answers `sched_getaffinity` and `sysinfo` of containers whose programs ask the kernel and no file, as static
 //! programs of musl do.
 //!
-//! Two processes with the same descriptors: the *supervisor* takes them from the runtime, finds the containers' view pages, and
-//! watches; the *worker* answers, with a thread for each container, and asks nobody. Whichever dies, the other starts it anew, and what the dead one had taken and
-//! not answered is left to the kernel (`elbowroom_linux::seccomp::NotificationLog`). Only when both die at once do calls fail with
-//! `ENOSYS`, unless a service manager holds the descriptors too. `docs/decisions/0028-seccomp-keeper.md`
+//! Two processes hold the same descriptors. The *supervisor* takes them from the runtime, finds the containers' view pages, and watches.
+//! The *worker* answers, with a thread for each container, and waits for no other process. When one dies, the other starts it anew. Calls
+//! that the dead one had taken and not answered are left to the kernel (`elbowroom_linux::seccomp::NotificationLog`). Calls fail with
+//! `ENOSYS` only when both die at once and no service manager holds the descriptors too. `docs/decisions/0028-seccomp-keeper.md`
 
 mod listener_thread;
 mod page_lookup;
@@ -66,7 +66,7 @@ struct SeccompContainer {
     id: String,
     /// A process in its cgroup.
     pid: i32,
-    /// When that started: a later one of the same number is another container's. `None` where nobody knows.
+    /// When that started: a later one of the same number is another container's. `None`: unknown.
     started: Option<Micros>,
     listener: Arc<SeccompListener>,
     /// Its view page, once there is one.

@@ -18,7 +18,7 @@ const AGENT_TIMEOUT: Duration = Duration::from_millis(300);
 const RETRY_INTERVAL: Duration = Duration::from_secs(3);
 /// Where the agent keeps pages, below its run directory.
 const PAGES_DIR: &str = "pages";
-/// Of so many cgroups around a container's process it is asked whether they are its own: it makes more in itself as it likes.
+/// Most cgroups around a container's process that the agent is asked about: a container can make as many in itself as it likes.
 const MAX_CGROUPS: usize = 64;
 /// Questions under way at once.
 const MAX_LOOKUPS: usize = 4;
@@ -88,7 +88,7 @@ fn prepare_page(run_dir: &Path, pid: i32) -> Option<PathBuf> {
 fn attached_page(run_dir: &Path, pid: i32) -> Option<PathBuf> {
     let mut agent = ControlClient::connect_with_timeout(run_dir, AGENT_TIMEOUT).ok()?;
     let paths = process::cgroup_paths(pid);
-    // What is asked for may also be a name, or the beginning of an identifier.
+    // The agent also takes a name, or the beginning of an identifier, for the path.
     let show = |path: &str| match agent.request(&ControlRequest::Show(path.to_owned())) {
         Ok(ControlResponse::Container(view)) if view.path == path => Some(view),
         _ => None,

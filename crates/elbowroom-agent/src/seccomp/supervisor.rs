@@ -23,7 +23,7 @@ use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether calls are answered and pages are kept.
+/// How often it is checked whether calls are answered and pages have views.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a container's calls may wait while none of them is answered and the process that answers gives no sign.
 const HANG_TIMEOUT: Duration = Duration::from_secs(2);
@@ -63,7 +63,7 @@ pub fn main(run_dir: &Path) -> Result<()> {
 fn listen(run_dir: &Path) -> Result<UnixListener> {
     new_file::run_directory(run_dir).with_context(|| format!("making {}", run_dir.display()))?;
     let path = socket_path(run_dir);
-    // Nobody but root, from the first moment on; and with descriptors, which root's runtimes bring.
+    // Only root may connect, from the first moment on: the runtimes that bring descriptors run as root.
     let listen = || UnixListener::bind(&path);
     let _ = std::fs::remove_file(&path);
     let listener = new_file::create_with_mode(Mode::from_raw_mode(0o600), None, listen);
@@ -189,7 +189,7 @@ impl SeccompSupervisor {
             };
             self.start_at = Instant::now() + self.restart_delay;
         }
-        // A thread that waits for a container's memory ends with that, not by a signal. It answers nobody any more.
+        // A thread that waits for a container's memory ends when that wait does, not by a signal. It answers no more calls.
         if let Some(worker) =
             self.worker.take_if(|a| a.killed_at.is_some_and(|at| at.elapsed() >= KILL_TIMEOUT))
         {
@@ -267,19 +267,19 @@ impl SeccompSupervisor {
             Err(error) => {
                 return tracing::warn!(
                     because = elbowroom_client::output::one_line(&error),
-                    "a runtime is not understood"
+                    "a runtime sent an invalid message"
                 );
             }
         };
         let Some(slot) = (0..MAX_CONTAINERS).find(|slot| !self.state.containers.contains_key(slot)) else {
-            // Nobody to answer: the calls of this one fail.
+            // There is no place for this container: its calls fail.
             return tracing::error!(id = container.id, most = MAX_CONTAINERS, "too many containers");
         };
         tracing::info!(id = container.id, pid = container.pid, "a container is kept");
         store_fd(&listener_name(slot, &container), container.listener.as_fd());
         self.state.record.reset_slot(slot);
         self.state.containers.insert(slot, container);
-        // From here on there are two who have it.
+        // From here on the worker has it too.
         self.updated_slots.insert(slot);
         self.send_updates();
     }
@@ -301,8 +301,8 @@ impl SeccompSupervisor {
         }
     }
 
-    /// Looks for the pages of containers that have none, or one that nobody keeps. A container is answered when its page was looked
-    /// for once: until then its calls wait.
+    /// Looks for the pages of containers that have none, or one without a view. A container is answered once its page was looked for: until
+    /// then its calls wait.
     fn find_pages(&mut self) {
         for (slot, page) in self.pages.take_finished() {
             let Some(container) = self.state.containers.get_mut(&slot) else { continue };
@@ -324,8 +324,8 @@ impl SeccompSupervisor {
         }
     }
 
-    /// A process that gives no sign although somebody has waited as long is stopped or hangs. One that does leaves to the kernel what
-    /// one of its threads does not come back from, so no container can have it killed.
+    /// Kills a worker that is stopped or hangs: it gives no sign, and a call has waited as long. A worker that gives signs leaves calls to
+    /// the kernel whose threads do not come back, so no container can have it killed.
     fn kill_hung_worker(&mut self) {
         let now = Instant::now();
         let beats = self.state.record.heartbeats();
@@ -372,7 +372,7 @@ impl SeccompSupervisor {
     fn ensure_listener(&mut self) {
         let now = file_at(&socket_path(&self.state.run_dir));
         let is_there = now.is_some() && now == self.bound;
-        // Somebody who answers there is another keeper.
+        // If a process answers there, it is another keeper.
         if self.state.socket.is_none() || is_there || super::check_running(&self.state.run_dir).is_ok() {
             return;
         }
@@ -397,7 +397,7 @@ impl SeccompSupervisor {
         }
     }
 
-    /// Whether to end at once: nobody needs us, the service manager holds what we have, or we are told a second time.
+    /// Whether to end at once: no container is left, the service manager holds the descriptors, or this is the second signal.
     fn handle_stop_signal(&mut self) -> bool {
         while self.signals.next().is_ok_and(|signal| signal.is_some()) {}
         let again = std::mem::replace(&mut self.stopping, true);

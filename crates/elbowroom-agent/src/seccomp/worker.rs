@@ -1,5 +1,5 @@
-//! The process that answers. Its first thread waits for nobody: it hears the supervisor, says that it is there, and leaves to the kernel what
-//! the threads that answer do not come back from (`serving`).
+//! The process that answers. Its first thread waits for no container: it hears the supervisor and gives signs of life. It leaves to the
+//! kernel the calls that answering threads do not come back from (`listener_thread`).
 
 use super::listener_thread::{ListenerThread, WorkerContext};
 use super::wire::{self, WorkerMessage};
@@ -84,7 +84,7 @@ pub fn main() -> Result<()> {
                     }
                 }
                 None => {
-                    // Who answers next leaves to the kernel what these threads are at.
+                    // The next worker leaves to the kernel the calls that these threads are at.
                     drop((servings, go_on, common));
                     return supervisor::take_over(kept);
                 }
@@ -104,7 +104,7 @@ fn apply_message(
     match message {
         WorkerMessage::Begin { .. } => None,
         WorkerMessage::Whole => {
-            // Who has this name could carry on alone.
+            // A worker with this name has all that it needs to carry on alone.
             let _ = rustix::thread::set_name(c"elbowroom-worker");
             None
         }
@@ -115,7 +115,7 @@ fn apply_message(
         }
         WorkerMessage::Container { slot, id, pid, started, looked } => {
             let listener = Arc::new(SeccompListener::new(fds.next()?).ok()?);
-            // Whoever had the slot is gone.
+            // The container that had the slot is gone.
             servings.remove(&slot);
             kept.record.recover(slot, &listener);
             let page = fds.next().map(Arc::new);
@@ -169,7 +169,7 @@ pub(super) fn answer(
     }
 }
 
-/// What the page says now; `None` where nobody keeps it.
+/// What the page says now; `None` for a page without a view, such as a detached container's.
 fn read_view(page: &OwnedFd) -> Option<MappedView> {
     let mut bytes = [0; PAGE_LEN];
     let mut now = [0; 4];
@@ -184,7 +184,7 @@ fn read_view(page: &OwnedFd) -> Option<MappedView> {
     None
 }
 
-/// Whether somebody keeps a page.
+/// Whether a page has a view.
 pub(super) fn is_page_live(page: &OwnedFd) -> bool {
     read_view(page).is_some()
 }

@@ -1,11 +1,11 @@
 //! The supervisor: makes the mount and the shared memory, starts the view server and the policy process, and starts
 //! whichever of them dies again, at once the first time and never giving up.
 //!
-//! It holds the descriptors and decides nothing. When it is killed itself, the policy process or the standby starts a new one, to
-//! which it hands what it holds; it finds the others through the roles they have ([`crate::view_server::roles`]) and watches
-//! them through pidfds, which need no kinship. A policy process that does nothing or bloats is killed, and one of any role that was killed
-//! and does not end is replaced all the same: its lock is not its life ([`crate::view_server::roles::RoleLock::abandon`]). Only when all
-//! of them die at the same moment is the connection lost: the next `elbowroom agent` removes the dead mount and starts afresh.
+//! It holds the descriptors and decides nothing. When it is killed itself, the policy process or the standby starts a new one and
+//! hands it the descriptors. The new one finds the others through the roles they have ([`crate::view_server::roles`]) and watches them
+//! through pidfds, which also work for processes that are not its children. A policy process that does nothing or bloats is killed. A
+//! killed process of any role that does not end is replaced all the same ([`crate::view_server::roles::RoleLock::abandon`]). The connection
+//! is lost only when all of them die at the same moment: the next `elbowroom agent` removes the dead mount and starts afresh.
 //!
 //! `takeover.rs` takes the role, and adopts or makes the mount; `watched_process.rs` is one process that is watched; `supervision.rs` is
 //! the loop, with the guard of limits; `ending.rs` is the end.
@@ -173,7 +173,7 @@ fn outlast_container(handover: &Handover) {
 }
 
 /// When memory runs out, the agent is to be killed after those it serves: a guard that dies first guards nothing. The processes
-/// it starts inherit that; a program that is a user's own is given the ordinary score by who starts it.
+/// it starts inherit that; the code that starts a user's own program gives it the ordinary score.
 fn lower_oom_score() {
     // As kubelet and containerd: -1000 would leave the kernel nothing to kill if the agent itself took all memory.
     const SPARED: i32 = -999;

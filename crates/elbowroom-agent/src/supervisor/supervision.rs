@@ -26,13 +26,13 @@ pub(super) const SERVER: usize = 0;
 const POLICY: usize = 1;
 /// Where the API server is.
 pub(super) const API: usize = 2;
-/// How often it is looked whether the agent is ready, while a service manager waits for that.
+/// How often it is checked whether the agent is ready, while a service manager waits for that.
 const READY_POLL: Duration = Duration::from_millis(20);
 /// The table of mounts is read this often at most: engines mount all the time.
 const MOUNTS_POLL: Duration = Duration::from_millis(100);
-/// How often it is looked whether the policy process gets on, and the others where one is ending.
+/// How often the policy process is checked for progress, and the others where one is ending.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// How often it is looked what the kernel says of processes, and whether limits have somebody who answers for them.
+/// How often the kernel's state of the processes is read, and limits are checked for a live process that answers for them.
 const SLOW_LOOK_INTERVAL: Duration = Duration::from_micros(HEARTBEAT_INTERVAL.get());
 
 /// What the supervisor's loop works on: what it hands to others, the processes it watches, and when it does what next.
@@ -157,8 +157,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Kills a policy process that does nothing or bloats, goes on without processes that were killed and do not end, and takes off limits
-    /// for which nobody answers.
+    /// Kills a policy process that does nothing or bloats, and goes on without killed processes that do not end. Takes off limits that no
+    /// process answers for.
     fn look_after_peers(&mut self) {
         self.lingering.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         let now = Instant::now();
@@ -254,7 +254,7 @@ impl Supervisor<'_> {
     }
 }
 
-/// Whether what is mounted was taken away. What others mounted over it hides it until they take that away.
+/// Whether one of the agent's mounts is gone. A mount of another program over it hides it for as long as it is there.
 fn is_unmounted(start: &AgentOptions) -> bool {
     Connection::ALL
         .map(|connection| start.mount_point(connection))

@@ -14,8 +14,8 @@ use rustix::process::{Signal, pidfd_send_signal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Takes the supervisor's role in a run directory, and sees to it that no other process has any; who is to adopt what they hold needs
-/// not wait for that.
+/// Takes the supervisor's role in a run directory, and makes sure that no other process has a role there. With `adopting`, it
+/// does not wait until they have ended: the caller takes over what they hold.
 pub(super) fn acquire_supervisor_role(start: &AgentOptions, adopting: bool) -> Result<RoleLock, FuseError> {
     const SETTLE: Duration = Duration::from_secs(2);
     let began = Instant::now();
@@ -56,8 +56,8 @@ pub(super) fn acquire_supervisor_role(start: &AgentOptions, adopting: bool) -> R
             if !aborted {
                 tracing::warn!(
                     pid = pid.as_raw_nonzero(),
-                    because = "no supervisor, and starts none",
-                    "ending the agent before"
+                    because = "it has no supervisor and starts none",
+                    "ending a process of the previous agent"
                 );
                 for connection in Connection::ALL {
                     let mounts = session::mounts_on(&start.mount_point(connection))?;
@@ -74,7 +74,7 @@ pub(super) fn acquire_supervisor_role(start: &AgentOptions, adopting: bool) -> R
     }
 }
 
-/// Ends the API server of an agent that was killed whole: it has that one's settings.
+/// Ends the API server of an earlier agent whose other processes were all killed: it has that agent's settings.
 pub(super) fn stop_stale_api_server(start: &AgentOptions) {
     let Ok(roles) = RoleLock::open_api(&start.run_dir) else { return };
     if let Some((pid, pidfd)) = roles.watch(AgentRole::Api)
@@ -86,8 +86,8 @@ pub(super) fn stop_stale_api_server(start: &AgentOptions) {
     }
 }
 
-/// Takes over the mount and the memory that an agent before left with the service manager; makes them anew where they are no
-/// more what they were, or where this program lays out that memory in another way.
+/// Takes over the mount and the memory that a previous agent left with the service manager. Makes them anew if they are no longer valid,
+/// or if this program lays out that memory in another way.
 pub(super) fn adopt(
     start: AgentOptions,
     roles: RoleLock,

@@ -38,12 +38,11 @@ pub(super) enum WatchedState {
 /// What a look at a process finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WatchedLook {
-    /// Nothing wrong, with so much memory; none where it does not run.
+    /// Nothing is wrong. Its resident memory; zero where it does not run.
     Lives(Bytes),
     /// It was killed, or ends.
     Dies,
-    /// It was killed and does not end, as a thread that waits in the kernel lets it not. No program of it runs any more, so what it was to
-    /// write it does not write.
+    /// It was killed and does not end, because a thread of it waits in the kernel. None of its code runs any more, so it writes nothing.
     Lingers,
 }
 
@@ -157,7 +156,7 @@ impl WatchedProcess {
 
 /// Says that a process is given up.
 pub(super) fn warn_undead(role: AgentRole, pid: Pid) {
-    let because = "one of its threads waits in the kernel for what does not come";
+    let because = "one of its threads waits in the kernel and does not return";
     tracing::warn!(%role, pid = pid.as_raw_nonzero(), because, "dead, and does not end: replaced");
 }
 

@@ -1,8 +1,8 @@
 //! The wire format of `/dev/fuse` (`include/uapi/linux/fuse.h`), as far as a server of small files needs it, of which a few take a line.
 //!
 //! Bytes become values one field at a time, and the other way round; nothing is reinterpreted in place. The format is in
-//! the machine's own byte order. Decoding never panics: what cannot be understood is [`FuseOp::Malformed`], and the reader on
-//! the other side gets an answer for that too, because a request without an answer hangs its process for good.
+//! the machine's own byte order. Decoding never panics: an invalid request is [`FuseOp::Malformed`]. Its process gets an
+//! answer too, because without one it would hang for good.
 
 /// Protocol version this module speaks: `FUSE_KERNEL_VERSION`.
 pub const MAJOR: u32 = 7;

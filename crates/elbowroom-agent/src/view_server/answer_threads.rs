@@ -1,6 +1,5 @@
-//! The threads of the view server. Those that take requests from the kernel answer them, but for those of tenants that ask
-//! without pause: these are answered by a thread of their own, so that they wait for each other and no neighbour waits
-//! for them.
+//! The threads of the view server. The threads that take requests from the kernel also answer them. Requests of tenants that ask
+//! without a pause are answered by a separate thread, so they wait for each other and no neighbour waits for them.
 
 use crate::view_server::abi::{FuseOp, FuseRequest};
 use crate::view_server::budget::Budgets;
@@ -34,7 +33,7 @@ pub(super) struct SharedServer {
 impl SharedServer {
     /// A server of these slots.
     pub fn new(handover: Handover, slots: Slots) -> Self {
-        // One for each tenant, who has a slot, and one for all containers that are gone.
+        // One for each tenant, since each has a slot, and one for all containers that are gone.
         let budgets = Budgets::new(slots.capacity() + 1);
         Self { triggers: Triggers::new(&slots), budgets, handover, slots }
     }

@@ -5,31 +5,30 @@
 //! the server from its neighbours, and CPU time beyond its quota (`docs/decisions/0037-view-server-budget.md`).
 //!
 //! # Approach
-//! Each tenant owes the CPU time that was spent for it, and pays it back at a constant rate, twice over (the generic cell
-//! rate algorithm, ITU-T I.371): against [`PROMPT`], within which it is answered at once, and against [`PACED`], beyond which
-//! it waits until it has paid. What lies between is answered after the others ([`crate::view_server::deferred`]). Nothing is
-//! ever refused. An account is two atomic words, so that no reader waits for a lock. Which one pays is in the container's slot
-//! ([`crate::view_server::slots::Slots::account`]): a container makes others in itself as it likes, and they are no more than one.
+//! Each tenant owes the CPU time that was spent for it, and pays it back at a constant rate (the generic cell rate algorithm,
+//! ITU-T I.371). Two allowances apply: within [`PROMPT`] a tenant is answered at once, beyond [`PACED`] it waits until it has
+//! paid. Between the two it is answered after the others ([`crate::view_server::deferred`]). An account is two atomic words, so
+//! that no reader waits for a lock. Which one pays is in the container's slot ([`crate::view_server::slots::Slots::account`]): a
+//! container makes others in itself as it likes, and together they have one account.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A part of one CPU, and how much may be owed.
 struct Allowance {
-    /// One in so many.
+    /// Its divisor: the part is `1 / share`.
     share: u64,
     /// CPU time that may be owed.
     burst: Duration,
 }
 
-/// Answered at once: far more than programs that read their files every second take. At most so much of the time a
-/// container can have requests in front of a neighbour's, which leaves the neighbour's 99th percentile alone.
+/// Answered at once: far more than programs that read their files every second take. For at most this part of the time a container's
+/// requests can come before a neighbour's, which leaves the neighbour's 99th percentile alone.
 const PROMPT: Allowance = Allowance { share: 200, burst: Duration::from_millis(2) };
 /// Answered at all: half of what the smallest usual quota gives, and in one go what it takes to walk the view of a large machine.
 const PACED: Allowance = Allowance { share: 10, burst: Duration::from_millis(100) };
 
-/// The accounts of all tenants. One that takes the account of another inherits what that one owed, which is paid within
-/// a second.
+/// The accounts of all tenants. A tenant that takes over an account inherits its debt, which is paid within a second.
 pub(super) struct Budgets {
     began: Instant,
     accounts: Vec<Account>,

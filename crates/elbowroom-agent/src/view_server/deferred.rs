@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Most requests that wait, of all containers. Each is a thread of a container that sleeps in the kernel; one more is
 /// answered at once.
 pub(super) const MAX_DEFERRED: usize = 1 << 16;
-/// Most of these of one tenant, so that one leaves the others room. One more is refused (`EAGAIN`).
+/// Most of these of one tenant, which leaves the others room. One more is refused (`EAGAIN`).
 const MAX_OF_TENANT: usize = MAX_DEFERRED / 8;
 /// Most bytes kept of a request: all of those that are answered by what they say. Of a longer one, such as an ioctl(2) with its argument,
 /// the header is enough.
@@ -107,7 +107,7 @@ impl DeferredQueue {
         let mut soonest = None;
         for _ in 0..self.turns.len() {
             let account = self.turns.pop_front().expect("as many as were counted");
-            let of_account = self.waiting.get_mut(&account).expect("who has a turn waits");
+            let of_account = self.waiting.get_mut(&account).expect("an account with a turn has requests");
             let next = of_account.holding_pages.pop_front().or_else(|| {
                 let wait = delay(account);
                 if wait.is_zero() {

@@ -124,7 +124,7 @@ impl<'a> FuseServer<'a> {
                 if let NodeTarget::View(slot, _) = self.resolve_node(request.nodeid)? {
                     self.snapshot(slot)?;
                 }
-                // What it shows is the host's pressure then, of which no program in the container is to be told.
+                // Then it shows the host's pressure, and no program in the container may arm a trigger on that.
                 if flags & libc::O_ACCMODE as u32 != 0 && self.snapshot.facts.has_pressure == 0 {
                     return Err(Errno::ROFS);
                 }
@@ -284,7 +284,7 @@ impl<'a> FuseServer<'a> {
         self.slots.snapshot(slot, &mut self.snapshot).ok_or(Errno::STALE)
     }
 
-    /// What this host lacks, its containers lack. On the connection whose files take triggers there are no others.
+    /// Whether a file is there. Files that this host lacks, its containers lack too. The triggers' connection has files that take them.
     fn has(&self, node: ViewNode) -> bool {
         let is_served = self.triggers.is_none()
             || matches!(node, ViewNode::Proc | ViewNode::Pressure)

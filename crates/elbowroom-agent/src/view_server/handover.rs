@@ -227,18 +227,18 @@ impl Handover {
         if matches!(role, AgentRole::Policy | AgentRole::Api) {
             command.args(self.options.policy_args.iter().map(|arg| OsString::from_vec(arg.clone())));
         }
-        // What talks to strangers is handed nothing.
+        // The API server talks to strangers, so it is handed nothing.
         let fds: Vec<RawFd> =
             if role == AgentRole::Api { Vec::new() } else { fds.into_iter().chain([roles]).collect() };
         if role != AgentRole::Api {
             command.env(HANDOVER_ENV, serde_json::to_string(&wire).expect("numbers and strings are JSON"));
         }
         // SAFETY: the closure runs between fork and exec in a copy of this process where other threads' locks may be
-        // held: it only makes calls that are async-signal-safe, on descriptors that `self` keeps open and on a signal
+        // held. It only makes calls that are async-signal-safe. They use descriptors that `self` keeps open and a signal
         // set of its own that sigemptyset initialises.
         unsafe {
             command.pre_exec(move || {
-                // What this process has blocked is its own affair.
+                // The child does not inherit this process's blocked signals.
                 let mut none = std::mem::zeroed();
                 libc::sigemptyset(&raw mut none);
                 libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());

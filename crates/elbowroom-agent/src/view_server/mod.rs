@@ -3,8 +3,8 @@
 //!
 //! # Problem
 //! Containers have these files mounted over `/proc/meminfo` and its like. A read must cost no more than the native file,
-//! show the numbers of the last published version, whole, and never fail or hang because some part of the agent was
-//! killed, however it was killed.
+//! and show the whole of the last published version. It must never fail or hang because some part of the agent was killed,
+//! however it was killed.
 //!
 //! # Approach
 //! Readers are served from the page cache: names and attributes hold for ever, pages are dropped
@@ -25,8 +25,8 @@
 //! - Node ids are computed (`serial << 24 | node`), so a new server needs nothing but the descriptors.
 //! - `/dev/fuse` is shared, never cloned (`FUSE_DEV_IOC_CLONE`): requests that a process read through a clone of its
 //!   own fail when it dies, those read through the shared one can be asked for again (`FUSE_NOTIFY_RESEND`, Linux 6.9).
-//!   **Before Linux 6.9** a READ that a server had taken and not answered when it was killed keeps its page locked, and
-//!   the notifier would wait for that page for good: the next server aborts the connection, and all views are made anew.
+//!   **Before Linux 6.9** a READ that a killed server had taken and not answered keeps its page locked, and the notifier
+//!   would wait for that page for good. So the next server aborts the connection, and all views are made anew.
 //! - No code here touches a path below the mount, not even with `stat`.
 //!
 //! # Properties (crates/elbowroom/tests/fuse.rs)
@@ -35,8 +35,8 @@
 //!
 //! # What a reader may rely on
 //! One `read` that returns a whole file of at most one page (4 KiB) is one version. Larger files (`cpuinfo` of many CPUs,
-//! `stat`) may be asked for in several READs, each rendered by itself: they can mix two versions at a page boundary, and
-//! since lines keep their place and length, every line is still whole.
+//! `stat`) may be asked for in several READs, each rendered by itself. They can mix two versions at a page boundary, but every
+//! line is still whole, since lines keep their place and length.
 
 pub mod abi;
 mod answer_threads;
@@ -188,7 +188,7 @@ pub(crate) fn stop_signals() -> Result<SignalFd, FuseError> {
 pub(crate) const FS_TYPE: &str = "fuse.elbowroom";
 /// Name of the mount's source in mount tables.
 pub(crate) const MOUNT_SOURCE: &str = "elbowroom";
-/// Directory below the run directory where the views are mounted. What it is in is root's alone: the kernel checks no modes in the
+/// Directory below the run directory where the views are mounted. Only root may enter its parent: the kernel checks no modes in the
 /// views themselves, which containers' users read.
 pub(crate) const VIEWS_DIR: &str = "private/views";
 /// Directory below the run directory where the files of views are mounted that take PSI triggers, beside [`VIEWS_DIR`]: a program that

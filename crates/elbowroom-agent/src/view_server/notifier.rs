@@ -7,9 +7,9 @@
 //! every neighbour's numbers late, and the CPU time is in no quota of the container's.
 //!
 //! # Approach
-//! One container at a time, by whichever thread is free, and one of each tenant, a container with all that are in it: who takes long holds
-//! up one of [`QUICK_THREADS`]. A tenant that took [`SLOW_DROP`], at once or beyond [`SLOW_SHARE`] of a CPU, is served by another thread from
-//! then on, at that share, until it was quick for [`SLOW_FOR`]. Its own pages are late, and no other's.
+//! Any free thread takes one container at a time, and only one container of each tenant (a container with all that are in it). So a tenant
+//! that takes long holds up one of [`QUICK_THREADS`]. A tenant that took [`SLOW_DROP`], at once or beyond [`SLOW_SHARE`] of a CPU, is slow:
+//! another thread serves it at that share until it was quick for [`SLOW_FOR`]. Only its own pages are late.
 
 use super::notifier_queue::{
     FIXED_FILES, LOCK_EXPECT, NotifierQueue, NotifierShared, lock, spawn, view_files,
@@ -24,12 +24,12 @@ use std::time::{Duration, Instant};
 
 /// Threads for all that are not known to be slow.
 const QUICK_THREADS: usize = 3;
-/// A tenant is slow when the pages of one of its containers take so long, or when it owes so much CPU time; the usual ones take some ten
+/// A tenant is slow when the pages of one of its containers take this long, or when it owes this much CPU time. Usual ones take some ten
 /// microseconds.
 const SLOW_DROP: Duration = Duration::from_millis(10);
-/// For so long after that.
+/// How long a tenant counts as slow after that.
 const SLOW_FOR: Duration = Duration::from_secs(60);
-/// The pages of a tenant are dropped for at most one part in so many of a CPU.
+/// Divisor of a CPU's time: dropping the pages of a slow tenant takes at most this part of it.
 const SLOW_SHARE: u32 = 20;
 
 /// What is to be dropped.
@@ -126,7 +126,7 @@ impl DropQueue {
         self.names.extend(name.map(|name| (ticket, name)));
     }
 
-    /// What is asked for from here on has this ticket, or a later one.
+    /// Requests from here on have this ticket, or a later one.
     pub(super) fn now(&self) -> u64 {
         self.next_ticket
     }
@@ -304,7 +304,7 @@ impl NotifierShared {
         let done = self.carry_out(&job, thread);
         let mut work = lock(&self.queue);
         work.drops.finished(&job);
-        // What waited for its tenant's turn.
+        // Wakes a thread for containers that waited for their tenant's turn.
         if !work.drops.quick.order.is_empty() {
             self.wake.notify_one();
         }
@@ -408,7 +408,7 @@ mod tests {
         let (mut queue, begin) = (DropQueue::default(), Instant::now());
         queue.push(slot(1), 1, 1, false);
         quick(&mut queue);
-        // What comes while its thread is at it goes with it.
+        // A push while a thread is at the container moves with it.
         queue.push(slot(1), 1, 2, false);
         assert!(queue.took(1, begin, 500 * MS, 100 * MS));
         queue.push(slot(1), 1, 4, false);

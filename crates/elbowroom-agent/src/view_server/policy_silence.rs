@@ -2,17 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-/// A policy process that has worked, and does nothing for so long, hangs.
+/// A policy process that has worked, and does nothing for this long, hangs.
 const HANG_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// The same of one that has not given its first beat: it loads programs into the kernel, and learns what is there.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// A look this late says no more than one in time: the watcher did not run, and neither may have the others.
 const LONGEST_STEP: Duration = Duration::from_millis(500);
-/// So much less counts the time of one that computes: it is slow before it hangs.
+/// Divisor of the silent time of a process that is running: it is more likely slow than hung.
 const RUNNING_DISCOUNT: u32 = 8;
-/// Each that hangs doubles the time that the next one has, so often at most: on a machine where all are slow, some get on.
+/// Each process that hangs doubles the time of the next one, this often at most: on a machine where all are slow, one gets on.
 const MAX_DOUBLINGS: u32 = 5;
-/// After so long without a hang, the next one has no more time than the first.
+/// After this long without a hang, the next process has no more time than the first.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// Watches one policy process after the other.

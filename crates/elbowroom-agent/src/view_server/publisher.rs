@@ -5,17 +5,16 @@
 //! waits for READs of the same page that are under way). The caller never does: a control loop that waits for a view
 //! server that is being restarted would stop deciding.
 //!
-//! The notifier ([`crate::view_server::notifier`]) is lazy: it swaps the slot's page bits to zero and drops exactly the pages whose bit was set, which
-//! are those that were read since they were dropped last. Nothing read, nothing done.
+//! The notifier ([`crate::view_server::notifier`]) is lazy. It swaps the slot's page bits to zero and drops exactly the pages whose
+//! bit was set: those that were read since they were dropped last.
 //!
-//! When a view server dies nothing need be dropped: its bits are in the shared memory, and pages it had not answered are
-//! answered anew (before Linux 6.9 the mount is a new one then). When a policy process dies it may have swapped bits and
-//! not told the kernel, so its successor drops every page of every container once.
+//! When a view server dies, nothing need be dropped: its bits are in the shared memory, and its unanswered pages are asked for
+//! again (before Linux 6.9 the mount is a new one then). A policy process that dies may have swapped bits and not told the
+//! kernel, so its successor drops every page of every container once.
 //!
-//! Sizes are measured when a container is added and stay, but for two cases: when its possible CPUs (its cpuset, or its
-//! quota's ceiling) change to more than ever before, pages that no longer fit grow, once; and where the machine has more disks,
-//! `diskstats` has a row for each. A reader that has such a page in its hands at that very moment may get the new text cut to the
-//! old length.
+//! Sizes are measured when a container is added and stay, but for two cases. When its possible CPUs (its cpuset, or its quota's
+//! ceiling) become more than ever before, pages that no longer fit grow, once. When the machine gets more disks, `diskstats` has a
+//! row for each. A read of such a page at that very moment may get the new text cut to the old length.
 
 use crate::view_server::FuseError;
 use crate::view_server::handover::Handover;
@@ -165,9 +164,9 @@ impl Publisher {
     }
 
     /// Makes a container's view: the directory `id` is there when this returns. The sizes of its files are measured
-    /// now and change only when more CPUs become possible for it, or the machine has more disks. `whose`: a number that tells the container from
-    /// any other, also from one that has its name later, by which it is found after a restart; and that of the outermost container around
-    /// it, or its own.
+    /// now and change only when more CPUs become possible for it, or the machine has more disks. `whose` are two
+    /// numbers. The first tells the container from any other, also from one that has its name later; it is found by it after a restart.
+    /// The second is that of the outermost container around it, or its own.
     ///
     /// # Errors
     /// [`FuseError::Name`], [`FuseError::Exists`], [`FuseError::Full`], [`FuseError::TooManyCpus`].
@@ -342,8 +341,8 @@ impl Publisher {
         notifier::start(&self.shared);
     }
 
-    /// Adopts the containers of the process before, and drops all that may be cached of them, whatever the bits say: that
-    /// process may have swapped them and died before it told the kernel. About a microsecond per page.
+    /// Adopts the containers of the process before, and drops all their pages, whatever the bits say: that process may have
+    /// swapped bits and died before it told the kernel. About a microsecond per page.
     fn adopt(&mut self) {
         let mut snapshot = SlotSnapshot::default();
         let slots: Vec<_> = self.shared.slots.iter_from(0).map(|(_, slot)| slot).collect();

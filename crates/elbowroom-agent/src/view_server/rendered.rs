@@ -19,7 +19,7 @@ const MAX_OF_ALL: usize = 4 << 20;
 /// What a page costs besides its text.
 const OVERHEAD: usize = 128;
 
-/// The pages that one thread keeps.
+/// The pages that a thread keeps.
 #[derive(Default)]
 pub(super) struct RenderedPages {
     /// By the account of the tenant.

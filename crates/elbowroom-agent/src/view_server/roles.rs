@@ -1,10 +1,10 @@
 //! Which of the agent's processes is which.
 //!
-//! A role is one byte of `<run-dir>/agent.lock`, locked by the process that has it (a POSIX record lock: it belongs to
-//! the process, survives `exec`, is not inherited by children, and is released by the kernel at death, not earlier). So
-//! there is at most one process per role, without a moment where a stale pid file lies, and the kernel itself tells
-//! who it is. The price: a process must never open and close that file a second time, which would drop its lock; the
-//! descriptor is inherited instead.
+//! A role is one byte of `<run-dir>/agent.lock`, locked by the process that has it. The lock is a POSIX record lock: it
+//! belongs to the process, survives `exec`, is not inherited by children, and is released by the kernel at death. So there
+//! is at most one process per role, no pid file that could be stale, and the kernel itself tells which process it is. The
+//! price: a process must never open and close that file a second time, which would drop its lock. The descriptor is
+//! inherited instead.
 
 use crate::view_server::FuseError;
 use rustix::event::{PollFd, PollFlags, Timespec};

@@ -1,5 +1,5 @@
 //! The view server's process: its threads, and their end. It has no state that a successor would miss, so it may be killed at any
-//! instruction. What it answers is [`super::fuse_server`]'s; what it wakes is [`super::triggers`]'.
+//! instruction. [`super::fuse_server`] makes its answers; [`super::triggers`] wakes pollers.
 
 use crate::view_server::answer_threads::{DRAINING, SharedServer};
 use crate::view_server::deferred;
@@ -71,7 +71,7 @@ pub fn main() -> Result<(), FuseError> {
     // All threads are there.
     process::forget_start();
     rights::refuse_other_calls()?;
-    // What the server before had read and not answered. Threads are there to take it; this write does not sleep.
+    // Asks again for requests that the server before had read and not answered. Threads are there to take them; this write does not sleep.
     if shared.slots.can_resend() {
         let mut message = Vec::new();
         abi::resend(&mut message);

@@ -9,9 +9,10 @@
 //! systemd's file descriptor store (sd_notify(3), `FDSTORE=1`) holds the connection and the slots; the next agent finds them in
 //! `LISTEN_FDS` and adopts them. Requests that come in between wait in the kernel's queue.
 //!
-//! A stop is told by the same signal as the first half of a restart and as the end of a start that took too long, after which
-//! `Restart=` has its turn; so the manager is asked what it carries out (`systemctl list-jobs`, `show`). Where it does not answer, or
-//! keeps nothing for us, it is a stop: everything is taken away cleanly.
+//! The same signal tells of a stop, of the first half of a restart, and of a start that took too long, after which `Restart=` has its
+//! turn. So the agent asks the manager what it carries out (`systemctl list-jobs`, `show`). If it does not answer, or keeps nothing for
+//! the agent, it is a stop: everything is taken away cleanly.
+//!
 //! systemd 254 has `FileDescriptorStorePreserve=` for stores that outlive a stop; before, and without it, the store is emptied
 //! when a unit is inactive and has no job.
 
@@ -114,7 +115,7 @@ impl ServiceManager {
             let state = [NotifyState::FdStore, NotifyState::FdName(name), NotifyState::Custom("FDPOLL=0")];
             if let Err(error) = send_state(&state, &[fd.as_fd()]) {
                 tracing::warn!(%error, name, "the service manager does not keep it: a restart will replace the views");
-                // What else it keeps stays, and one that hangs is waited for once.
+                // Its other descriptors stay stored. A manager that hangs is waited for only once.
                 return;
             }
         }
@@ -285,8 +286,8 @@ pub fn service_unit(groups: &str) -> Option<&str> {
     path?.split('/').rfind(|part| part.ends_with(".service"))
 }
 
-/// Whether a unit in this state (`KEY=VALUE` lines), with these jobs (number, unit, type, state), is started again and what it gave away
-/// is kept until then: because that is wanted, or because it has failed and is not stopped.
+/// Whether a unit is started again and its stored descriptors are kept until then: because a restart was asked for, or because it has
+/// failed and is not stopped. `state` is `KEY=VALUE` lines; `jobs` are lines of number, unit, type and state.
 pub fn will_restart(state: &str, jobs: &str, unit: &str) -> bool {
     let value = |key: &str| {
         state.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()

@@ -90,8 +90,8 @@ fn handshake(fuse: &OwnedFd) -> Result<bool, FuseError> {
 
 /// Memory that requests are read into, whose pages are there and stay writable.
 ///
-/// The kernel takes a request off its queue and then writes it here. Where that needs a page fault, a process that has been killed
-/// meanwhile takes none any more: the request ends with EIO, instead of waiting for the next server (fs/fuse/dev.c,
+/// The kernel takes a request off its queue and then writes it here. If that needs a page fault, a process that has been killed
+/// meanwhile does not take it: the request ends with EIO instead of waiting for the next server (fs/fuse/dev.c,
 /// `fuse_dev_do_read`; mm/gup.c, `__get_user_pages`). After a `fork` the first write to every page of a process's own is
 /// such a fault; the view server never forks.
 pub(super) struct RequestBuffer(NonNull<u8>);
@@ -159,7 +159,7 @@ pub fn receive<'a>(
     match FuseRequest::decode(&buffer[..got]) {
         Ok(request) => Ok(Some((request, &buffer[..got]))),
         Err(error) => {
-            tracing::error!(%error, "the kernel wrote what this program cannot read");
+            tracing::error!(%error, "a request of the kernel is invalid");
             Ok(None)
         }
     }
@@ -225,8 +225,8 @@ pub fn mounts_on(path: &Path) -> Result<Vec<MountLine>, FuseError> {
         .collect())
 }
 
-/// Removes what an agent that is no more left mounted on `views`: all layers of it, lazily, because a view that is
-/// still mounted in a container keeps the file system alive.
+/// Removes all layers that an earlier agent left mounted on `views`. Lazily, because a view that is still mounted in a
+/// container keeps the file system alive.
 ///
 /// # Errors
 /// [`FuseError::Occupied`] when something else is mounted there.

@@ -5,21 +5,21 @@
 //! between any two instructions. A reader must get one version of a container's numbers, whole, and must never wait.
 //!
 //! # Approach
-//! A sealed memfd, mapped by both. Each slot has two buffers and a generation: the writer fills the buffer that is not
-//! current and then adds one to the generation; the reader copies buffer `generation & 1` and looks whether the
-//! generation still is what it was. A writer that dies half way leaves a whole version current, so no reader spins on it
+//! A sealed memfd, mapped by both. Each slot has two buffers and a generation. The writer fills the buffer that is not
+//! current and then adds one to the generation. The reader copies buffer `generation & 1` and checks that the generation is
+//! still the same. A writer that dies half way leaves a whole version current, so no reader spins on it
 //! (an in-place sequence lock would stay odd for ever). There is one writer: the process that holds the policy role
 //! ([`crate::view_server::roles`]).
 //!
-//! The mapping is a slice of atomic words, so every access is an ordinary checked index; data words are read and written
+//! The mapping is a slice of atomic words, so every access is an ordinary checked index. Data words are read and written
 //! relaxed, and the generation and the serial order them (Boehm, *Can Seqlocks Get Along With Programming Language
 //! Memory Models?*, MSPC'12, section 4). Layout, in 64-bit words: header, index (one entry per slot: serial, hash of
 //! the name, tenant, account), slots.
 //!
 //! # Terminology
 //! *Serial*: names one stay of one container in one slot, never used again; `serial % capacity` is the slot.
-//! *Page bit*: one of 64 bits per slot; the server sets it before it takes the numbers for a page, the notifier swaps it
-//! to zero after the numbers changed, and only then tells the kernel to drop the page.
+//! *Page bit*: one of 64 bits per slot. The server sets it before it takes the numbers for a page. The notifier swaps it to
+//! zero after the numbers changed, and only then tells the kernel to drop the page.
 //!
 //! # Properties
 //! - `a_snapshot_is_one_version`: also between processes, also while the writer runs at full speed.
@@ -53,7 +53,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use versions::Versions;
 use words::{facts_bytes, load_facts, load_times, store_bytes};
 
-/// The mapping. Any number of threads and processes may read; see the module for who writes.
+/// The mapping. Any number of threads and processes may read; only the policy process writes (see the module).
 pub struct Slots {
     words: SharedWords,
     capacity: usize,
@@ -236,8 +236,8 @@ impl Slots {
 
     // ---- the one writer ----
 
-    /// Gives a container a slot. `owner` tells it from any other, also from one of the same name later; `tenant` is the owner of the
-    /// outermost container around it, or its own; `sizes` are its pages' constant sizes by page bit.
+    /// Gives a container a slot. `owner` tells it from any other, also from one of the same name later. `tenant` is the owner of the
+    /// outermost container around it, or its own. `sizes` are its pages' constant sizes by page bit.
     ///
     /// # Errors
     /// [`FuseError::Name`], [`FuseError::Exists`], [`FuseError::Full`], [`FuseError::TooManyCpus`].

@@ -1,8 +1,8 @@
 //! PSI triggers of containers: a program that writes `some 150000 1000000` to a pressure file is woken by poll(2) when its container's
-//! tasks waited for so long.
+//! tasks waited that long.
 //!
 //! # Problem
-//! The kernel arms triggers of the whole machine, and of a cgroup for who is outside of its cgroup namespace. A container sees its own
+//! The kernel arms triggers of the whole machine, and of a cgroup for processes outside of its cgroup namespace. A container sees its own
 //! pressure, and a trigger there must be about that.
 //!
 //! # Approach
@@ -11,8 +11,8 @@
 //! renewed as for any program that reads them again and again.
 //!
 //! A handle is the number of the request that opened the file: no open file before or after has it, also when another server answers.
-//! Triggers are kept in the slot of their container, which bounds them; a server that takes over goes on with them. What a killed one
-//! had not told is lost, and told again where tasks still wait.
+//! Triggers are kept in the slot of their container, which bounds them; a server that takes over goes on with them. Events that a killed
+//! server had not told are lost, and told again where tasks still wait.
 
 use crate::view_server::FuseError;
 use crate::view_server::abi::PollRequest;
@@ -93,7 +93,7 @@ impl Triggers {
         Ok(())
     }
 
-    /// What poll(2) is to say of an open file, which tells each event once; and who waits for it is noted.
+    /// What poll(2) is to say of an open file, which tells each event once. Stores the kernel's number of that file.
     pub fn poll(&self, slots: &Slots, request: PollRequest) -> u32 {
         let mut armed = self.lock();
         let Some(trigger) = armed.get_mut(&request.handle) else { return NO_TRIGGER };
@@ -279,7 +279,7 @@ mod tests {
         rig.arm(1, false, LINE).unwrap();
         rig.arm(2, false, b"some 900000 1000000\n").unwrap();
         assert_eq!([rig.poll(1), rig.poll(2), rig.poll(3)], [READY, READY, NO_TRIGGER]);
-        // What was before the trigger does not count.
+        // Stalls before the trigger do not count.
         assert_eq!(rig.stall(1_000, 5_000), NOBODY);
         assert_eq!(rig.stall(1_100, 5_099), NOBODY);
         assert_eq!(rig.stall(1_200, 5_100), [101]);

@@ -139,7 +139,7 @@ impl Agent {
         }
     }
 
-    /// Aborts the connection: whoever hangs, hangs no more.
+    /// Aborts the FUSE connections, so no process hangs in them any longer.
     pub fn abort(run_dir: &Path) {
         for name in ["private/views", "private/triggers"] {
             for line in session::mounts_on(&run_dir.join(name)).unwrap_or_default() {
@@ -148,7 +148,7 @@ impl Agent {
         }
     }
 
-    /// Ends an agent that hangs. Whoever lives starts the others again, so all are stopped first.
+    /// Ends an agent that hangs. A live process would start the others again, so all are stopped first.
     fn end(run_dir: &Path) {
         Self::abort(run_dir);
         let mut quiet = 0;
@@ -215,7 +215,7 @@ impl Watchdog {
         let (done, never) = std::sync::mpsc::channel::<()>();
         std::thread::spawn(move || {
             if never.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-                // By hand: what `eprintln` says is kept with a test's output, which nobody prints any more.
+                // Not `eprintln`: that is kept with the test's output, which is not printed after an abort.
                 let _ = writeln!(
                     std::io::stderr(),
                     "watchdog: nothing after {limit:?}: ending the agent and the tests"

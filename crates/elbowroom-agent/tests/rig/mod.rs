@@ -1,4 +1,4 @@
-//! A whole agent with a toy policy process, readers that know what they must see, and somebody who kills things.
+//! A whole agent with a toy policy process, readers that know what they must see, and a storm that kills processes.
 //! Shared by `tests/fuse.rs` and `examples/fuse_rig.rs`; the latter is the program that runs as the agent.
 
 pub mod agent;

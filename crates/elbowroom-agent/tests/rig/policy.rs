@@ -1,4 +1,4 @@
-//! The toy policy process: containers whose numbers say who they are and when they were published.
+//! The toy policy process: containers whose numbers say which container they are of and when they were published.
 
 use anyhow::Context;
 use elbowroom_agent::view_server::publisher::{Dirty, Publisher};
@@ -25,7 +25,7 @@ pub fn version_now() -> u64 {
     (now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000) % VERSIONS
 }
 
-/// `MemTotal` of a container: nobody else's.
+/// `MemTotal` of a container, which no other has.
 pub fn memory_of(container: usize) -> Bytes {
     Bytes::mib(1024 + container as u64)
 }
@@ -158,7 +158,7 @@ fn command(publisher: &mut Publisher, slots: &mut [SlotHandle], line: &str) -> S
     done.unwrap_or_else(|error| format!("error: {error}"))
 }
 
-/// Takes a GiB of memory and keeps it; less, where somebody ends the process.
+/// Takes a GiB of memory and keeps it; less if the process is killed meanwhile.
 fn bloat() {
     for _ in 0..64 {
         std::mem::forget(std::hint::black_box(vec![1_u8; 16 << 20]));
@@ -166,7 +166,7 @@ fn bloat() {
     }
 }
 
-/// Nanoseconds of one publish, on average, when nobody reads.
+/// Nanoseconds of one publish, on average, without readers.
 fn cost(publisher: &mut Publisher, slot: SlotHandle, rounds: u64) -> String {
     let (facts, times) = (facts_of(0, 1), times_of(1));
     let began = Instant::now();

@@ -97,7 +97,7 @@ impl Reader {
 pub enum Wrong {
     /// Two versions, or not the text at all.
     Torn(String),
-    /// Somebody else's numbers.
+    /// Another container's numbers.
     OfContainer(usize),
 }
 

@@ -35,8 +35,8 @@ pub struct Report {
     pub killed: [usize; 3],
     /// From the server: starts, requests, answered a second time after a kill, failed.
     pub counters: String,
-    /// Oldest version that any reader got in a while after the killing was over, in ms: the first while in which that was less than
-    /// [`STALE_MS`], or where there was none, the last; `u64::MAX` where fewer reads than there are readers ended in it.
+    /// Age in ms of the oldest version that any reader got in a period after the killing was over. It is of the first period with less than
+    /// [`STALE_MS`], or else of the last one; `u64::MAX` if fewer reads than there are readers ended in that period.
     pub stale_ms: u64,
     pub elapsed: Duration,
     pub examples: Vec<String>,
@@ -98,7 +98,7 @@ impl Storm {
             agent.kill(roles);
             roles.iter().for_each(|role| killed[*role as usize] += 1);
         }
-        // Every container is published anew within this time; then nobody may see anything older.
+        // Every container is published anew within this time; afterwards no reader may see anything older.
         std::thread::sleep(
             Duration::from_secs(1) + Duration::from_millis(1000 * self.containers as u64 / self.hz),
         );
@@ -108,7 +108,7 @@ impl Storm {
             tally.stale_ms.store(0, Ordering::SeqCst);
             tally.calm_reads.store(0, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(500) + 20 * self.pause);
-            // A while in which nobody read says nothing.
+            // A while without reads proves nothing.
             let has_reads = tally.calm_reads.load(Ordering::SeqCst) >= self.readers as u64;
             let stale_ms = if has_reads { tally.stale_ms.load(Ordering::SeqCst) } else { u64::MAX };
             if stale_ms < STALE_MS || Instant::now() > until {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// An engine that says nothing for so long is not going to.
+/// An engine that is silent for this long will not answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 /// What an engine says about an image it does not give.
 const MAX_ERROR_BODY: u64 = 16 << 10;

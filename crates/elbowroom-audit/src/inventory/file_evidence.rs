@@ -48,7 +48,7 @@ fn dotnet(text: &str) -> Option<DotnetConfig> {
     Some(DotnetConfig { version: framework.map(str::to_owned) })
 }
 
-/// What a file and its evidence count of [`AuditBounds::entries`]: one, and one more for so many bytes that are kept.
+/// What a file and its evidence count of [`AuditBounds::entries`]: one, and one more for each `UNIT` bytes that are kept.
 pub(super) fn weight(path: &str, evidence: Option<&FileEvidence>) -> u64 {
     const UNIT: usize = 256;
     /// Half of what a text takes beside its bytes, as a `String` on the heap; each has two quotes in JSON.

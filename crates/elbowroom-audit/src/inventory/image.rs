@@ -1,6 +1,6 @@
 //! An image: a `docker save` archive or an OCI layout, as a stream or a directory.
 //!
-//! An archive is read once, from its first byte to its last, because it may come out of an engine's socket: layers are
+//! An archive is read once, from its first byte to its last, because it may come out of an engine's socket. Layers are
 //! looked at as they come by, in whatever order, and put on top of each other when the manifest is known.
 
 use super::decompress::{DecompressionBudget, decompressed};

@@ -25,7 +25,7 @@ pub struct DetectedProgram {
     pub users: Option<usize>,
 }
 
-/// Symbols that tell what a library is, or whom a program calls.
+/// Symbols that tell what a library is, or which runtime a program calls.
 pub(crate) const SYMBOLS: [&str; 8] = [
     "JNI_CreateJavaVM",
     "GOMP_parallel",

@@ -1,4 +1,4 @@
-//! Where programs learn about CPUs and memory, and who answers there.
+//! Where programs learn about CPUs and memory, and whether the numbers there are the host's or the container's.
 
 use serde::{Deserialize, Serialize};
 

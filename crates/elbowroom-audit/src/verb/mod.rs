@@ -25,7 +25,7 @@ pub struct AuditArgs {
     /// Give the exit status for containers that have Elbowroom's views, not limits alone.
     #[arg(long)]
     views: bool,
-    /// Show also what asks nothing, and the tools that come with every distribution.
+    /// Show also programs that ask nothing, and the tools that come with every distribution.
     #[arg(long)]
     all: bool,
     /// Show only how many images there are of each kind.

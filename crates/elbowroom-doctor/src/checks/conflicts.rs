@@ -1,4 +1,4 @@
-//! Who else writes here, and what became of what we wrote.
+//! Other programs that write the same files, and fixes that they wrote over.
 
 use super::facts::{HierarchyController, HostFacts};
 use crate::checks::DoctorCheck;

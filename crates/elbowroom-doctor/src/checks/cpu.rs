@@ -66,8 +66,8 @@ fn throttled(facts: &HostFacts) -> Vec<DoctorFinding> {
         .collect()
 }
 
-/// Between the looks, in how many of how many periods a quota stopped it, for how many microseconds, and where that is counted: by itself
-/// or by the cgroup that all of it is in, whichever was stopped more.
+/// How a quota stopped it between the looks: the periods in which it was stopped, all periods, and the microseconds. Then where
+/// that is counted: by itself or by the cgroup that all of it is in, whichever was stopped more.
 fn stopped(group: &CgroupFacts) -> Option<([u64; 3], String)> {
     let grown = |before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>| {
         let grown = |key| Some(after.get(key)?.saturating_sub(*before.get(key)?));

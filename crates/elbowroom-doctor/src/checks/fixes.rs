@@ -1,7 +1,7 @@
 //! How findings are removed: the commands a person would type, and the same as writes that can be taken back.
 //!
-//! Nothing here lowers a limit, switches swap off or ends a process. v1's soft limit is none: it says who gives first when
-//! the host is short, and refuses nothing (mm/memcontrol-v1.c, `memcg1_soft_limit_reclaim`).
+//! Nothing here lowers a limit, switches swap off or ends a process. v1's soft limit is none: it says which group gives
+//! first when the host is short, and refuses nothing (mm/memcontrol-v1.c, `memcg1_soft_limit_reclaim`).
 
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
 use crate::checks::measures::{

@@ -94,7 +94,7 @@ pub(crate) fn safe_swappiness(facts: &HostFacts, group: &CgroupFacts) -> u64 {
     u64::from(std::iter::once(group).chain(facts.ancestors(group)).any(can_swap_at_own_limit))
 }
 
-/// Whether reaching this cgroup's own limit can swap: a limit on memory that one on memory and swap does not equal.
+/// Whether reaching this cgroup's own limit can swap: its limit on memory is not also its limit on memory and swap.
 fn can_swap_at_own_limit(group: &CgroupFacts) -> bool {
     let both = group.limit("memory.memsw.limit_in_bytes").and_then(Limit::value);
     group.hard_limit().is_some_and(|hard| both != Some(hard))

@@ -1,7 +1,7 @@
 //! What hurts containers on a host, why we think so, and what removes it.
 //!
-//! Problem: most of what slows containers down is told by files that few people read, and each file alone lies: a container at its
-//! limit may be full of cache it does not need, one far below it may lose the cache it does.
+//! Problem: few people read the files that tell what slows containers down, and each file alone lies. A container at
+//! its limit may be full of cache it does not need; one far below its limit may lose the cache it does.
 //!
 //! Approach: [`HostFacts`] are a host at two instants. Each [`DoctorCheck`] in [`CHECKS`] is a function from facts to [`DoctorFinding`]s: a
 //! sentence, the files that say so with their values, the commands that remove it, and where to read about it. A check that
@@ -11,8 +11,10 @@
 //! Terminology: the four pitfalls are those of *Taming Memory Related Performance Pitfalls in Linux Cgroups* (ICNC'17); a
 //! *note* ([`elbowroom_types::finding::Severity::Info`]) is true and harms no container now.
 //!
-//! Properties: idle containers, however many and however they are limited, give no warning; a fix never lowers a limit,
-//! switches swap off or kills; what a fix of a pitfall writes removes the finding that suggested it.
+//! Properties:
+//! - Idle containers, however many and however they are limited, give no warning.
+//! - A fix never lowers a limit, switches swap off or kills.
+//! - What a fix of a pitfall writes removes the finding that suggested it.
 
 pub mod cache;
 mod conflicts;

@@ -20,7 +20,7 @@ pub fn plan_fixes(facts: &HostFacts, wanted: impl Fn(&DoctorFinding) -> bool) ->
             continue;
         };
         let writes = finding.fix.as_ref().map_or(&[][..], |fix| &fix.writes);
-        // A limit that one finding raised is not raised again for what happened before. Claims only add up.
+        // After a finding raised a limit, events from before that do not raise it again. Claims only add up.
         if writes.iter().any(|w| raised.contains(&w.file) && !w.file.ends_with("/memory.low")) {
             continue;
         }

@@ -6,7 +6,7 @@
 //!
 //! Approach: anonymous memory, shared memory and the kernel's own stay whatever happens. Of the page cache counts what was read
 //! more than once: the active list, and pages that came back after reclaim had dropped them (`workingset_refault_file`). Where
-//! pages come back at the limit nobody can tell what of the inactive list would be read again, so all of it counts. A tenth
+//! pages come back at the limit, no counter tells which inactive pages would be read again, so all of them count. A tenth
 //! is added to breathe.
 //!
 //! What comes back is counted between two looks: a short look sees a part of a large working set. So what is asked for grows

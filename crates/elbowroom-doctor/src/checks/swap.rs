@@ -1,4 +1,4 @@
-//! Pitfall III.D: the host swaps whom it likes; and what else swap does to containers.
+//! Pitfall III.D: the host swaps any group; and what else swap does to containers.
 
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
 use super::fixes::{cgroup_fix, manual_fix, protect};

@@ -252,7 +252,7 @@ const LIMITS_V1: [&str; 4] = [
     "blkio.throttle.write_iops_device",
 ];
 
-/// Its settings, into `group`, as those set them whose they are: without what the agent holds by lease.
+/// Its settings, into `group`, as its user set them: without what the agent holds by lease.
 pub(super) fn settings(
     root: &Root,
     layout: &CgroupLayout,

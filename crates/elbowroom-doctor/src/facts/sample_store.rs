@@ -9,10 +9,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// So many are kept; a week of them, taken every twenty minutes.
+/// Most samples that are kept: a week of them, taken every twenty minutes.
 const MAX_SAMPLES: usize = 504;
 
-/// No look takes so long to write.
+/// No look takes this long to write.
 const STALE_DRAFT_AGE: Duration = Duration::from_secs(600);
 
 /// A directory of looks.

@@ -1,6 +1,6 @@
-//! Writing a fix and taking it back. A file that says something else than expected belongs to another program: it is left
-//! alone, and so is one that the agent holds by lease: what it says goes with the lease, and what it said before comes back.
-//! What was written is read back; what the kernel made something else of is an error.
+//! Writing a fix and taking it back. A file that says something else than expected belongs to another program and is left
+//! alone. So is a file that the agent holds by lease: its value goes with the lease, and the value from before comes
+//! back. What was written is read back; what the kernel made something else of is an error.
 
 use crate::host_text::selected_word;
 use elbowroom_linux::bounded;
@@ -103,7 +103,7 @@ pub enum RevertOutcome {
     Foreign(String),
     /// The agent holds it.
     Leased(LeasedValue),
-    /// So much is in use that the old value would kill.
+    /// More is in use than the old value allows: writing it would kill processes.
     InUse {
         /// The file that says so.
         file: String,

@@ -3,14 +3,16 @@
 //! Problem: backups, package managers and log-ins run in the root group or in slices that nothing limits, and the host takes
 //! their page cache from containers.
 //!
-//! Approach: every process of the root group and every cgroup that is no container and has no limit is a [`HousekeepingJob`], of a
-//! [`JobKind`] that its name tells. Kinds that keep house get a size: what they hold and cannot drop, twice, and some cache. On
-//! v2 that becomes `memory.high`, which throttles and never kills. On v1 it becomes the soft limit: there a hard one is the
-//! only other, and it kills a job that outgrows it; above its soft limit a group gives first (mm/memcontrol-v1.c,
-//! `memcg1_soft_limit_reclaim`).
+//! Approach: every process of the root group and every cgroup that is no container and has no limit is a
+//! [`HousekeepingJob`], of a [`JobKind`] that its name tells. Housekeeping kinds get a size: what they hold and cannot
+//! drop, twice, and some cache. On v2 that becomes `memory.high`, which throttles and never kills. On v1 it becomes the
+//! soft limit: a group above its soft limit gives first (mm/memcontrol-v1.c, `memcg1_soft_limit_reclaim`). The only other
+//! limit there is a hard one, which kills a job that outgrows it.
 //!
-//! Properties: a size is above what a job cannot drop by a quarter at least and at most half of the machine; what serves all
-//! containers is never bounded; a limit that is there is never changed.
+//! Properties:
+//! - A size is above what a job cannot drop by a quarter at least and at most half of the machine.
+//! - What serves all containers is never bounded.
+//! - A limit that is there is never changed.
 
 use crate::checks::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
 use crate::checks::fixes::cgroup_write;

@@ -9,8 +9,10 @@
 //! through `memory.reclaim`; the rest, and all of it on v1, is taken by touching pages, which kswapd replaces.
 //! [`stop_reason`] says when to stop, [`memory_to_hold`] how much to hold while the container takes over.
 //!
-//! Properties: a plan is never more than is promised, than is free or idle, or than leaves a tenth of the machine available;
-//! donors keep what their reservation covers; what is kept never grows as the container does.
+//! Properties:
+//! - A plan is never more than is promised, than is free or idle, or than leaves a tenth of the machine available.
+//! - Donors keep what their reservation covers.
+//! - What is kept never grows as the container does.
 
 use crate::checks::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
 use crate::checks::measures::{own_protection, protected_memory};
@@ -35,7 +37,7 @@ pub enum PretouchBound {
     Promise,
     /// A limit of the container or of a cgroup around it.
     Limit,
-    /// So much is free, or idle page cache.
+    /// The memory that is free or idle page cache.
     Idle,
     /// More would leave the host short.
     Reserve,

@@ -5,10 +5,10 @@
 //! scans files only; reclaim of the host still swaps before it kills). v2 has no swappiness of a cgroup, and its
 //! `memory.swap.max` 0 is the same bargain.
 //!
-//! Approach: by default only what cannot turn into a kill. v1: 0 where the container's own limit could not swap it anyhow,
-//! else 1, with which reclaim of the host practically never chooses its memory. v2: `memory.low` over its working set, and
-//! over what is in swap, so that it can come home. Forbidding swap is asked for (`no_swap`), and refused where what is
-//! swapped now would not fit.
+//! Approach: by default only what cannot turn into a kill. On v1 that is 0 where the container's own limit could not
+//! swap it anyhow, else 1, with which reclaim of the host practically never chooses its memory. On v2 it is
+//! `memory.low` over its working set, and over what is in swap, so that this can return. Forbidding swap is asked for
+//! (`no_swap`), and refused where what is swapped now would not fit.
 
 use crate::checks::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
 use crate::checks::fixes::{cgroup_write, protect as keep_low};

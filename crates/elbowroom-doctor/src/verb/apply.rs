@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Carries out two writes of which the second fails, with so much in use; whether it says that a part stays.
+    /// Carries out two writes of which the second fails, with `usage` bytes in use; whether the error says that a part stays.
     fn stuck(second: &FileWrite, usage: u64) -> bool {
         let host = Fixture::new(&format!(
             "-- cg/memory.max --\n1000\n-- cg/memory.high --\n1000\n-- cg/foreign --\n3000\n-- cg/memory.current --\n{usage}\n"

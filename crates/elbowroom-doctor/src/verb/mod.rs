@@ -68,7 +68,7 @@ pub struct DoctorArgs {
     /// Do not ask.
     #[arg(long, requires = "fix")]
     yes: bool,
-    /// Print the table of checks, and look at nothing.
+    /// Print the table of checks, and do not look at the host.
     #[arg(long)]
     list: bool,
     #[command(flatten)]

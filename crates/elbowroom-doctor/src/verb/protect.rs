@@ -19,7 +19,7 @@ use std::time::Duration;
 pub struct ProtectArgs {
     /// Name, beginning of an id, or cgroup path.
     container: String,
-    /// Forbid swap: at its own limit it is then killed where it would have been slow. Refused where what is in swap now would
+    /// Forbid swap: at its own limit the container is then killed where it would have been slow. Refused where what is in swap now would
     /// not fit.
     #[arg(long)]
     no_swap: bool,

@@ -38,9 +38,9 @@ pub(super) fn compare_with_past(
 /// A moment in the past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PastTime {
-    /// So many seconds ago.
+    /// This many seconds ago.
     Ago(u64),
-    /// At so many seconds since the epoch.
+    /// Seconds since the epoch.
     At(u64),
 }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 pub struct SizeArgs {
     /// Name, beginning of an id, or cgroup path; without it every container.
     container: Option<String>,
-    /// How long to look: at least as long as the work takes that is to be cached.
+    /// How long to measure: at least as long as a run of the work whose files are to be cached.
     #[arg(long = "for", value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
     duration: Micros,
     /// Raise the limit, after showing it and asking.

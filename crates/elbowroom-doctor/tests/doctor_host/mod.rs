@@ -206,7 +206,7 @@ impl Sim {
         self.now().workingset_refault_anon = pages;
     }
 
-    /// Its limit was hit so often between the looks.
+    /// Its limit was hit `n` times between the looks.
     pub fn hits(&mut self, n: u64) {
         self.event("max", n);
     }
@@ -332,7 +332,7 @@ impl Sim {
         self.facts.host.disks = vec![DiskFacts { name: "sda".into(), number: SDA, queue, before, after }];
     }
 
-    /// A second disk, with so many requests under way in the mean.
+    /// A second disk, with a mean of `queue` requests under way.
     pub fn other_disk(&mut self, queue: f64) {
         let sda = &self.facts.host.disks[0];
         let mut sdb =
@@ -349,7 +349,7 @@ impl Sim {
         disk.after.time_in_queue = Micros(disk.before.time_in_queue.get() + (queue * 1e6) as u64);
     }
 
-    /// Every container read so much between the looks.
+    /// Every container read `bytes` between the looks.
     pub fn transfer(&mut self, bytes: u64) {
         for group in self.facts.groups.iter_mut().filter(|g| g.container.is_some()) {
             group.after.io = vec![IoStat { device: SDA, rbytes: Bytes(bytes), ..IoStat::EMPTY }];

@@ -6,7 +6,7 @@ use elbowroom_types::id::{CgroupId, DeviceNumber};
 use elbowroom_types::unit::Micros;
 use std::collections::BTreeMap;
 
-/// How long a condition has to be away before its alert ends, so that one that flickers is one alert.
+/// How long a condition has to be away before its alert ends, so that a condition that flickers is a single alert.
 const END_DELAY: Micros = Micros::secs(10);
 
 /// All conditions that are there, whether they have lasted long enough or not.

@@ -1,7 +1,7 @@
 //! How often one addressee is told.
 //!
-//! Problem: a condition that comes and goes every second must not start a program every second, five hundred containers that
-//! starve at once must not send five hundred messages, and a receiver that heard that something began must also hear that it ended.
+//! Problem: a condition that comes and goes every second must not start a program every second. Five hundred containers that starve
+//! at once must not send five hundred messages. A receiver that heard that something began must also hear that it ended.
 //!
 //! Approach: an [`Outbox`] knows what is and what its addressee was told, and gives notice of the difference.
 //!
@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 pub struct NotificationLimit {
     /// A condition that began is told at most once in this time.
     pub quiet: Micros,
-    /// At most so many conditions are told in this time.
+    /// Most conditions that are told in this time.
     pub burst: usize,
 }
 

@@ -24,9 +24,9 @@
 //! - A period without a measurement puts nothing into the queue.
 //! - Caps that would move by less than 1 % stay where they are.
 //!
-//! Differs from the paper: nothing known. Its failures are here as well, on purpose: it takes a burst about a minute to get
-//! five times what it was used to (`a_burst_takes_a_minute_to_grow_fivefold`), and on a disk that becomes slower it learns
-//! that all containers need less (`a_slow_disk_is_learned_as_little_demand`).
+//! Differs from the paper: nothing known. Its failures are here as well, on purpose. It takes a burst about a minute to
+//! get five times what it was used to (`a_burst_takes_a_minute_to_grow_fivefold`). On a disk that becomes slower it
+//! learns that all containers need less (`a_slow_disk_is_learned_as_little_demand`).
 //!
 //! # Properties
 //! In `tests/disk_policy_aridac.rs`, each with a test of its name.

@@ -65,7 +65,7 @@ impl LifelineConstants {
         bytes_per_us: [200.0, 100.0],
     };
 
-    /// How far something with this time constant moves in so many seconds, of 1.
+    /// The part of the way to a new value that a lag with this time constant (in seconds) moves in `seconds`.
     pub(super) fn part(seconds: f64, constant: f64) -> f64 {
         1.0 - (-seconds / constant).exp()
     }

@@ -24,7 +24,7 @@ pub(super) struct GovernedDisk {
     pub(super) measured: bool,
     /// The last period; all zero before the first.
     pub(super) load: DiskLoad,
-    /// Ascending by container, so that sums do not depend on who was met first.
+    /// Ascending by container, so that sums do not depend on the order in which containers came.
     pub(super) members: Vec<DiskMember>,
     pub(super) state: DiskState,
     /// Lifelines and reservations together, in parts of the capacity.

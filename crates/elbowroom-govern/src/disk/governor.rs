@@ -87,8 +87,8 @@ impl DiskGovernor {
         self.settings.lifeline.constants.early_period
     }
 
-    /// Whether the next [`HostEvent::DiskTick`] is wanted after [`Self::early_period`]: a disk that several use became slow in the last
-    /// period, which says little about whom that hurts while it is mostly of the time before.
+    /// Whether the next [`HostEvent::DiskTick`] is wanted after [`Self::early_period`]: a disk that several containers use became slow in
+    /// the last period. That period says little about which containers are hurt, because the disk was fast for most of it.
     pub fn needs_early_sample(&self) -> bool {
         self.devices.values().any(|device| device.model.needs_early_sample())
     }

@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 /// A container's limits on a disk are loosened at most this often: once in a period of a second, however much that jitters. A cut does not
 /// wait.
 const MIN_WRITE_INTERVAL: Micros = Micros::millis(900);
-/// A limit that the kernel refused, or that another program wrote over, is tried again this much later: when the ten minutes of its
-/// writer are over for the ledger that found it so too, which was up to a tick later.
+/// A limit that the kernel refused, or that another program wrote over, is tried again this much later. By then the ten minutes
+/// that the other program has are over for the ledger too, which may have found its value a tick later.
 const CEDED_RETRY: Micros = Micros::secs(602);
 
 /// A container's state on one disk.
@@ -248,7 +248,7 @@ mod tests {
         member.user_max = reads(500);
         assert_eq!(orders(&mut member, 1000, &wish(1000)), None);
         assert_eq!(orders(&mut member, 2000, &wish(400)), Some(reads(400)));
-        assert_eq!(orders(&mut member, 4000, &wish(600)), Some(IoMax::MAX), "his is enough again");
+        assert_eq!(orders(&mut member, 4000, &wish(600)), Some(IoMax::MAX), "the user's is enough again");
     }
 
     #[test]

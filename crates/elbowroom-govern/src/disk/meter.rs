@@ -38,7 +38,7 @@ impl DiskLoad {
         if operations > 0.0 { self.request_time(self.flow) * 1e6 / operations } else { 0.0 }
     }
 
-    /// Whether so many requests complete in an early period that it says something about rates.
+    /// Whether enough requests complete in an early period to tell rates.
     pub(super) fn fills_early_period(&self, k: &LifelineConstants) -> bool {
         self.flow.operations() * k.early_period.get() as f64 / 1e6 >= k.early_requests
     }

@@ -11,7 +11,7 @@ use elbowroom_types::unit::Micros;
 /// How long a condition has to last.
 const MIN_DURATION: Micros = Micros::secs(30);
 
-/// Looks at a pool in which so much is reserved, and so much of it promised by the operator.
+/// The alerts of a pool in which `reserved` bytes are reserved, `promised` of them by the operator.
 pub(super) fn pool_alerts(
     shared: &PoolMembership,
     [reserved, promised]: [f64; 2],

@@ -183,7 +183,7 @@ mod tests {
         let got = by_measure(&throughput(700.0, None, None), Some(800.0), false);
         assert_eq!(got, Some((Red, 0.875)));
         let got = by_measure(&throughput(700.0, None, Some(600.0)), Some(800.0), false);
-        assert_eq!(got.map(|(colour, _)| colour), Some(Yellow), "who waits for memory is not green");
+        assert_eq!(got.map(|(colour, _)| colour), Some(Yellow), "waiting for memory is not green");
     }
 
     #[test]

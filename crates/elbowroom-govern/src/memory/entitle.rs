@@ -1,8 +1,8 @@
-//! Who is owed how much: floors first, the rest by weight.
+//! How much each container is owed: floors first, the rest by weight.
 //!
 //! # Problem
-//! Limits divide a machine once and for all; no limits divide it by who touches most pages. A container should have its
-//! reservation whenever it has use for it, and its part by weight of whatever others have no use for.
+//! Limits divide a machine once and for all; without limits, the container that touches most pages gets most. A container should
+//! have its reservation whenever it has use for it, and its part by weight of whatever others have no use for.
 //!
 //! # Approach
 //! Every container has a floor. What is left of the machine is poured over those that want more, by weight, up to what each can

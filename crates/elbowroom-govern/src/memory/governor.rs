@@ -392,8 +392,8 @@ impl MemoryGovernor {
         }
     }
 
-    /// The pools with their members, from the outside in, the machine first; none where no container is. One that was not measured is in
-    /// none, nor who is in a pool that was not: that cannot be divided, and its members are not for others to divide either.
+    /// The pools with their members, from the outside in, the machine first; none where no container is. A container that was not
+    /// measured is in no pool. A pool that was not measured cannot be divided, and its members are in no other pool either.
     fn build_pools(
         &self,
         node: &NodeProperties,

@@ -138,8 +138,8 @@ impl MemoryPeriod {
         let part = |after, before| (seconds_of(after, before) / seconds).clamp(0.0, 1.0);
         let refault = grown(|m| m.refault_file).saturating_add(grown(|m| m.refault_anon));
         let stalls = after.stalls.zip(before.stalls);
-        // Of the time spent waiting for disks, only the part that reclaim caused is for memory: a scan of 160 MB in a container of
-        // 64 MB shows 18 ms of memory stalls and 345 ms of I/O stalls (cgroup v1, Linux 6.18).
+        // Of the time spent waiting for disks, only the part that reclaim caused is for memory. For example, a scan of 160
+        // MB in a container of 64 MB shows 18 ms of memory stalls and 345 ms of I/O stalls (cgroup v1, Linux 6.18).
         let read = grown(|m| m.rbytes).get().max(refault.get()).max(1) as f64;
         let stall = stalls.map(|(after, before)| {
             let io = part(after.io_some, before.io_some);

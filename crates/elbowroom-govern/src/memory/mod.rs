@@ -23,9 +23,11 @@
 //! `docs/decisions/0046-memory-ablation.md`.
 //!
 //! # Terminology
-//! *Floor*: never taken. *Entitlement*: what is owed now, given the colours; *nominal*: what would be if every container wanted all
-//! it can get. *Pool*: what is divided, the machine and inside of it each cgroup with a hard limit around several containers (one
-//! around a single container is that container's). *Room*: what of it is free.
+//! - *Floor*: never taken.
+//! - *Entitlement*: what is owed now, given the colours. *Nominal*: what would be if every container wanted all it can get.
+//! - *Pool*: what is divided, the machine and inside of it each cgroup with a hard limit around several containers. A limit around
+//!   a single container is that container's own.
+//! - *Room*: what of a pool is free.
 //!
 //! # Properties
 //! In `tests/memory_scenarios_random.rs`, each with a test of its name:

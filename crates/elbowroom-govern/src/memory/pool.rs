@@ -1,10 +1,10 @@
 //! What is divided: the machine, and inside of it each cgroup with a hard limit around several containers.
 //!
 //! # Approach
-//! Containers compete as equals whichever cgroup they are in, and a cgroup has no more than its limit: all of the machine's are
-//! entitled together; where those of a cgroup would be owed more than it may have, they are entitled to that among themselves, and
-//! the others to the rest, until every limit holds. A container that needs memory gets it from any in the pool that is short: in the
-//! machine when that is, in a cgroup when its limit is reached.
+//! Containers compete as equals whichever cgroup they are in, and a cgroup has no more than its limit. All containers of the
+//! machine are entitled together. Where those of a cgroup would be owed more than it may have, they divide its limit among
+//! themselves, and the others divide the rest, until every limit holds. A container that needs memory gets it from any in the pool
+//! that is short: in the machine when that is, in a cgroup when its limit is reached.
 
 use super::entitle::{MemoryClaimant, entitle};
 use super::member::MemoryMember;
@@ -42,7 +42,7 @@ pub(super) struct MemoryPool {
     pub(super) short: bool,
 }
 
-/// A pool and who is in it.
+/// A pool and its containers.
 #[derive(Clone, Debug)]
 pub(super) struct PoolMembership {
     pub(super) pool: MemoryPool,
@@ -54,7 +54,7 @@ pub(super) struct PoolMembership {
 }
 
 impl PoolMembership {
-    /// As it is shown, with so much reserved and so many containers in need.
+    /// As it is shown, with `reserved` bytes reserved and `needers` containers in need.
     pub(super) fn view(&self, reserved: f64, needers: usize) -> PoolView {
         PoolView {
             path: self.path.clone(),
@@ -218,8 +218,8 @@ fn entitlements_in(
     }
 }
 
-/// What is reserved for a container that has this limit and keeps so much by its user's word, and what of that is promised. What it claims
-/// for itself counts up to its own limit; without a limit it has what is promised or kept anyway.
+/// What is reserved for a container with the limit `max`, and what of that is promised; `kept` is what its user protects. What the
+/// container claims for itself counts up to its own limit; without a limit it has what is promised or kept anyway.
 fn reservation(claim: &MemoryClaim, kept: f64, max: Limit<Bytes>) -> (f64, f64) {
     let most = max.value().map_or(f64::INFINITY, to_f64);
     let (Some(reserve), promised) = (claim.reserve, claim.promised) else {
@@ -440,7 +440,7 @@ mod tests {
         assert_eq!(needs(3.0 * GIB, 0), [(1, 1.0), (2, 1.0), (3, 1.0)]);
         assert_eq!(needs(GIB, 0), [(1, 0.5), (2, 0.5), (3, 1.0)]);
         assert_eq!(needs(0.0, 0), [(3, 1.0)]);
-        assert_eq!(needs(0.0, 1), [(1, 1.0), (2, 1.0)], "who is in it can give");
+        assert_eq!(needs(0.0, 1), [(1, 1.0), (2, 1.0)], "containers in it can give");
     }
 
     #[test]
@@ -490,7 +490,7 @@ mod tests {
             for shared in &pools {
                 prop_assert!(of(shared) <= shared.pool.size * (1.0 + 1e-6) + 10.0, "{shared:?} {owed:?}");
             }
-            // Whoever could take more is in a pool of which all is owed.
+            // A container that could take more is in a pool of which all is owed.
             for (id, party) in &parties {
                 let filled = |shared: &&PoolMembership| of(shared) >= shared.pool.size * (1.0 - 1e-6) - 10.0;
                 let content = owed[id] >= party.max * (1.0 - 1e-6) - 10.0;

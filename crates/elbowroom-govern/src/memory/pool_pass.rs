@@ -99,7 +99,7 @@ impl PoolPass<'_> {
         }
     }
 
-    /// Empties who is dead; how much that will give.
+    /// Empties cgroups without processes. Returns the bytes that this will give.
     fn drain(&self, members: &mut MembersById, orders: &mut Vec<MemoryOrder>) -> f64 {
         let mut drained = 0.0;
         for id in &self.membership.member_ids {
@@ -119,7 +119,7 @@ impl PoolPass<'_> {
         drained
     }
 
-    /// Takes back what is used beyond what is owed, for who is owed more than he has; how much.
+    /// Takes back what containers use beyond their entitlement, for a container that has less than its own. Returns the bytes.
     fn recall(
         &self,
         members: &mut MembersById,

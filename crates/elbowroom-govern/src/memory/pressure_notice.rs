@@ -2,9 +2,10 @@
 //!
 //! # Approach
 //! Programs that watch for memory pressure can give back what cannot be taken from them: caches, free parts of their heaps.
-//! They are asked when memory is wanted of their container: when its view is taken down, and when something is about to be taken; again
-//! while it uses more than its view shows, but less and less often, for it may have no more to give. And they are asked when the kernel
-//! has them wait for memory, whether we govern or not: a program that watches us watches the kernel no more.
+//! They are asked when memory is wanted of their container: when its view is taken down, and when something is about to be taken.
+//! They are asked again while it uses more than its view shows, but less and less often, for it may have no more to give. They are
+//! also asked when the kernel has them wait for memory, whether we govern or not: a program that watches us no longer watches the
+//! kernel.
 
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::{MemoryOrder, ViewCeiling};
@@ -17,7 +18,7 @@ const MIN_INTERVAL: Micros = Micros::millis(900);
 const FIRST_REPEAT: Micros = Micros::millis(1_900);
 const MAX_REPEAT: Micros = Micros::secs(30);
 
-/// Whom was asked when, and what their views show.
+/// When each container was asked for memory, and what its view shows.
 #[derive(Debug, Default)]
 pub struct PressureNotices {
     /// What views show at most, where that is less than they would.

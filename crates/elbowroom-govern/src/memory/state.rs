@@ -73,7 +73,7 @@ impl Loans {
         self.failures
     }
 
-    /// It is to give, while so much is asked of it.
+    /// It is to give, while its load is `load`.
     pub(super) const fn start_loan(&mut self, load: Option<f64>) {
         self.load_before = load;
     }

@@ -11,7 +11,8 @@ pub(super) struct MemoryTuning {
     pub(super) min_amount: f64,
     /// The least that is recalled in a period, or that a red container is helped by, so that the rest does not take for ever.
     pub(super) min_step: f64,
-    /// Nothing changes for so long: an order without an answer is lost, a machine without need is idle, a longer period is a pause.
+    /// Nothing changes for this long: an order without an answer is lost, a machine without need is idle, a longer period is a
+    /// pause.
     pub(super) patience: Micros,
     /// A shorter period says nothing about a rate.
     pub(super) min_period: Micros,
@@ -26,7 +27,7 @@ pub(super) struct MemoryTuning {
     /// nor, by a container that suffers from single slow requests, less than this.
     pub(super) unnoticed_stall: f64,
     /// Programs are asked for memory when they waited for this part of a period (sd-event(3), `MEMORY_PRESSURE_DEFAULT_THRESHOLD_USEC`:
-    /// 200 ms of 2 s); and who reads back this part of its memory within ten periods could use more.
+    /// 200 ms of 2 s). A container that reads this part of its memory back within ten periods could use more.
     pub(super) pressing: f64,
     /// A container in which nothing runs or waits for this part of the time has done all that was asked of it.
     pub(super) idle: f64,
@@ -87,7 +88,7 @@ pub(super) const TUNING: MemoryTuning = MemoryTuning {
 /// Every number of saving that is given rather than measured; the budget is `memory.saving_pressure`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SavingTuning {
-    /// A container has run for so long before anything is taken: what it reads while it starts says nothing about what it needs.
+    /// A container has run for this long before anything is taken: what it reads while it starts says nothing about what it needs.
     pub(super) settle: Micros,
     /// Time between two steps of a container. PSI totals are brought up to date every two seconds (kernel/sched/psi.c, `PSI_FREQ`).
     pub(super) interval: Micros,
@@ -97,11 +98,11 @@ pub(super) struct SavingTuning {
     /// `user_proactive_reclaim`): a large step that it cannot take costs CPU time.
     pub(super) max_step: f64,
     pub(super) min_step: f64,
-    /// So much is left in any container.
+    /// What is left in any container.
     pub(super) keep: f64,
     /// What may come back in a second, as a part of usage, before that is harm.
     pub(super) harmless_refault: f64,
-    /// Nothing is taken for so long after harm, or where the kernel found little; doubled each time, up to the longest.
+    /// Nothing is taken for this long after harm, or where the kernel found little; doubled each time, up to the longest.
     pub(super) first_pause: Micros,
     pub(super) max_pause: Micros,
     /// Anonymous memory goes to swap only while this part of swap is free: the rest is for when memory is short.

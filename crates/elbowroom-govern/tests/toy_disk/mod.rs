@@ -1,5 +1,5 @@
-//! A disk of a given speed that serves who has most requests under way, and containers on it that obey caps: just enough to
-//! close the loop around a policy.
+//! A disk of a given speed that serves the container with most requests under way, and containers on it that obey caps: just enough
+//! to close the loop around a policy.
 
 use elbowroom_govern::disk::{Cap, DiskGovernor, DiskOrder, DiskSettings};
 use elbowroom_types::claim::Claim;
@@ -44,7 +44,7 @@ pub(crate) struct Toy {
     pub(crate) late: f64,
     /// Whether orders are carried out.
     pub(crate) obeyed: bool,
-    /// Who does everything in cgroups below his own, which limits of v1 do not hold.
+    /// The tenant whose requests are all made in cgroups below its own, where limits of v1 do not hold.
     pub(crate) nested: Option<usize>,
     pub(crate) now: Micros,
     pub(crate) got: Vec<f64>,
@@ -141,7 +141,7 @@ impl Toy {
         }
     }
 
-    /// Lets so much time go by and glances at the disk; when it is to be measured, if that is to be soon.
+    /// Lets `length` go by and glances at the disk. Returns when the disk is to be measured, if that is to be soon.
     pub(crate) fn glance(&mut self, length: Micros) -> Option<Micros> {
         self.serve(length);
         self.disks.glance(self.now, &[(DISK, self.stat())])
@@ -152,7 +152,7 @@ impl Toy {
         self.tell(self.measure());
     }
 
-    /// Lets so much time go by.
+    /// Lets `length` go by.
     pub(crate) fn serve(&mut self, length: Micros) {
         let seconds = length.get() as f64 / 1e6;
         let capacity = self.speed * self.factor;
@@ -171,7 +171,7 @@ impl Toy {
         }
         let served = served(level.1);
         let used: f64 = served.iter().sum();
-        // Either everybody gets what he may at once, or requests wait behind all that are under way.
+        // Either each tenant gets what it may at once, or requests wait behind all that are under way.
         let full = used >= capacity * 0.999;
         let depth: f64 =
             self.tenants.iter().filter(|tenant| tenant.wants > 0.0).map(|tenant| tenant.depth).sum();

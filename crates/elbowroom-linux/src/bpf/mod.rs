@@ -99,7 +99,7 @@ pub enum BpfError {
         source: libbpf_rs::Error,
     },
     /// A program knows one architecture's page tables and faults.
-    #[error("only x86-64 is known")]
+    #[error("only x86-64 is supported")]
     Architecture,
     /// The direct map was not found.
     #[error("the kernel's direct map of memory was not found: is memory encrypted?")]

@@ -11,7 +11,7 @@ pub(crate) fn detect_activity_source(layout: &CgroupLayout) -> ActivitySource {
     match ActiveSet::open(hierarchy) {
         Ok(set) => ActivitySource::Tracked(Box::new(BpfTracker { set, refused: 0 })),
         Err(error) => {
-            tracing::warn!(because = %error, "reading files: this kernel has no BPF for us");
+            tracing::warn!(because = %error, "groups are read from files: BPF cannot be used on this kernel");
             ActivitySource::Files
         }
     }
@@ -43,7 +43,7 @@ impl BpfTracker {
         if let Err(error) = &result {
             self.refused += 1;
             if self.refused == 1 {
-                tracing::warn!(because = %error, "reading this group's files, and those of others like it");
+                tracing::warn!(because = %error, "BPF cannot follow a group: its files are read, and those of others like it");
             }
         }
         result.is_ok()

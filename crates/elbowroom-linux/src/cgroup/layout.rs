@@ -186,13 +186,13 @@ impl CgroupLayout {
         Some((hierarchy.version, CgroupDir::new(hierarchy, group)))
     }
 
-    /// Whether only root can have made a cgroup: a user who was delegated the one above it chooses names in it freely, also
-    /// as an engine would. The cgroup itself may be a user's: that of a container with a user namespace is.
+    /// Whether only root can have made a cgroup. A user to whom the parent cgroup was delegated could choose any name, also one
+    /// that an engine would choose. The cgroup itself may belong to a user, as in a container with a user namespace.
     pub fn is_made_by_root(&self, group: &Path) -> bool {
         !self.is_delegated(group.parent().unwrap_or(Path::new("")))
     }
 
-    /// Whether a cgroup's directory is a user's, who makes cgroups in it then.
+    /// Whether a cgroup's directory belongs to a user, so that this user can make cgroups in it.
     pub fn is_delegated(&self, group: &Path) -> bool {
         self.hierarchies.iter().any(|hierarchy| {
             let owner = |path: &Path| CgroupDir::new(hierarchy, path).owner_uid();

@@ -1,12 +1,12 @@
-//! Which cgroups are containers, and what people call them: from the cgroup's path and the engine's state files alone. No
-//! engine is asked; one that hangs or is gone changes nothing.
+//! Which cgroups are containers, and their names: from the cgroup's path and the engine's state files alone. No
+//! engine is asked, so an engine that hangs or is gone changes nothing.
 //!
 //! | path | engine |
 //! |---|---|
 //! | `/docker/<64hex>`, `docker-<64hex>.scope` | Docker |
 //! | `cri-containerd-<id>.scope`, `nerdctl-<id>.scope`, `/kubepods/…/pod<uid>/<id>` | containerd |
 //! | `/<namespace>/<id>`, if containerd has such a task | containerd |
-//! | `<64hex>` below another parent | whoever has state files for it: Docker, Podman |
+//! | `<64hex>` below another parent | the one that has state files for it: Docker, Podman |
 //! | `libpod-<id>`, `libpod-<id>.scope`; `<service>/libpod-payload-<id>` (split cgroups, Quadlet) | Podman |
 //! | `crio-<id>`, `crio-<id>.scope` | CRI-O |
 //! | `<slice>:<prefix>:<id>`: a path for systemd, taken literally by a runtime without it | the prefix's |
@@ -15,27 +15,27 @@
 //! | `/elbowroom/<name>` | `elbowroom run`, which leaves its labels in a file, too |
 //! | one the configuration names | plain |
 //!
-//! Names and labels are in files of the engines: Docker's below its data root, with `userns-remap` below `<uid>.<gid>` there; those of
-//! containers/storage (Podman, CRI-O) by storage driver, with a list of its own for containers that are removed when they end. LXC,
-//! Incus and nspawn have names and no labels. `paths.rs` reads the path, `docker.rs`, `containerd.rs`, `storage.rs` and `named.rs` the
-//! engines' files; `record.rs` makes a container of what they say.
+//! Names and labels are in files of the engines. Docker's are below its data root, with `userns-remap` below `<uid>.<gid>` there.
+//! Those of containers/storage (Podman, CRI-O) are kept by storage driver, with a separate list for containers that are removed
+//! when they end. LXC, Incus and nspawn have names and no labels. `paths.rs` reads the path, `docker.rs`, `containerd.rs`,
+//! `storage.rs` and `named.rs` the engines' files; `record.rs` makes a container of what they say.
 //!
-//! Only what root made counts: a user to whom a cgroup was delegated could call his own as he likes. Containers of users
+//! Only cgroups that root made count: a user to whom a cgroup was delegated can give those below it any name. Containers of users
 //! (rootless engines) are those that the configuration names. The cgroup of a container's monitor is none, whatever pattern it fits.
 //!
-//! crun, where systemd manages cgroups, keeps a container and its limits in a cgroup `container` below the scope; the scope has none until
-//! crun 1.8.4, and never those of disks. The container is the scope all the same: it is there before and after that cgroup, its files count
-//! what is below, and limits of ours in it are out of the container's reach. While `container` is all there is in a scope, its limits hold
-//! for the container too ([`crate::cgroup::subgroup`]). Whoever makes such a cgroup in a container of runc limits himself, and has no
-//! other identity by that; whoever makes a second one beside it is shown the limits of the scope again.
+//! Where systemd manages cgroups, crun keeps a container and its limits in a cgroup `container` below the scope. The scope itself has no
+//! limits until crun 1.8.4, and never those of disks. The container is the scope all the same: it is there before and after that cgroup,
+//! its files count what is below, and limits of ours in it are out of the container's reach. While `container` is the only cgroup in a
+//! scope, its limits hold for the container too ([`crate::cgroup::subgroup`]). A container of runc that makes such a cgroup limits only
+//! itself and keeps its identity. A container that makes a second cgroup beside it is shown the limits of the scope again.
 //!
 //! A cgroup inside a container (`…/libpod-<id>.scope/container`) is a part of that container, but one that an engine in it made
-//! (Docker in Docker, kind) is a container with a view of its own. Its name and labels are where no one but the outer container can
-//! vouch for them, so it has none, and governors take it for a part of the outer one. Nor has it the identifier in its path, which may
-//! be that of a neighbour: what the operator says of `db` would count for whoever calls a cgroup `lxc.payload.db`. Its identifier is the
-//! whole path. The pause container of a pod is none: nobody reads a view in it.
+//! (Docker in Docker, kind) is a container with a view of its own. Only the outer container can vouch for its name and labels, so it has
+//! none, and governors take it for a part of the outer one. Its identifier is its whole path, not the identifier in that path, which may
+//! be a neighbour's: settings for `db` would apply to any container that makes a cgroup `lxc.payload.db`. The pause container of a pod is
+//! not a container here: no program reads a view in it.
 //!
-//! Names and ids come from whoever may create containers, so they are hostile until shown otherwise: an id is ASCII
+//! Users who may create containers choose their names and ids, so these are hostile until shown otherwise. An id is ASCII
 //! letters, digits, `_`, `.`, `-` and never `.`-only, so it can stand in a path; a name loses control characters and its
 //! end beyond 128 characters.
 

@@ -3,13 +3,13 @@
 //! Problem: what a container writes passes several devices on its way (a volume, an encrypted layer, a RAID array, a
 //! partition, a disk), the kernel counts it at each, and limits at two of them would throttle it twice.
 //!
-//! Approach: [`Devices`] reads the stack from sysfs once and answers which devices stand for a given one ([`governed`]): the
-//! whole disks, as long as every layer above them passes each request on in the name of who made it, else the lowest layer
-//! that does not. Which layers those are was found out by experiment: `docs/decisions/0007-governed-device.md`.
+//! Approach: [`Devices`] reads the stack from sysfs once and answers which devices stand for a given one ([`governed`]). These
+//! are the whole disks, as long as every layer above them passes each request on, charged to the cgroup that made it, else
+//! the lowest layer that does not. Experiments showed which layers do: `docs/decisions/0007-governed-device.md`.
 //!
-//! Properties: reading never opens a device and never asks a file system that could make it wait (a path is resolved by the
-//! table of mounts, not by `stat`); a device that vanishes while it is read is not there; a stack that leads back to itself
-//! ends.
+//! Properties: reading never opens a device and never asks a file system that could make it wait: a path is resolved by
+//! the table of mounts, not by `stat`. A device that vanishes while it is read is not there. A stack that leads back to
+//! itself ends.
 //!
 //! [`governed`]: Devices::governed
 
@@ -152,8 +152,8 @@ impl Devices {
         wanted && self.governed(number) == BTreeSet::from([number]) && !self.is_hidden_below_layer(number)
     }
 
-    /// The devices that stand for `number`: itself, or those below it that all of its transfer reaches in the name of who made
-    /// it. Empty for a device that was not learned, or that leads nowhere (a loop device without a file).
+    /// The devices that stand for `number`: itself, or those below it that all of its transfer reaches, charged to the cgroup
+    /// that made it. Empty for a device that was not learned, or that leads nowhere (a loop device without a file).
     pub fn governed(&self, number: DeviceNumber) -> BTreeSet<DeviceNumber> {
         let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
         let mut rest = vec![number];
@@ -168,8 +168,8 @@ impl Devices {
         found
     }
 
-    /// Whether everything on this device comes through a layer that hides who made it, so that there is nothing to govern
-    /// here: a path of a multipath disk, a member of a RAID 5.
+    /// Whether every request to this device comes through a layer that hides the cgroup that made it, so that there is nothing
+    /// to govern here: a path of a multipath disk, a member of a RAID 5.
     fn is_hidden_below_layer(&self, number: DeviceNumber) -> bool {
         let (mut rest, mut seen, mut covered) = (vec![number], BTreeSet::new(), false);
         while let Some(number) = rest.pop() {
@@ -188,7 +188,7 @@ impl Devices {
         covered
     }
 
-    /// Whether a layer passes requests on to what is below it, each in the name of who made it.
+    /// Whether a layer passes each request on to the devices below it, charged to the cgroup that made it.
     fn passes_through(&self, node: &BlockDevice) -> bool {
         let below = |n: &DeviceNumber| self.nodes.get(n).map(|node| &node.kind);
         match &node.kind {

@@ -34,7 +34,7 @@ pub enum BlockDeviceKind {
     Mapped {
         /// `dm/name`.
         name: String,
-        /// `dm/uuid`, whose start says who made it.
+        /// `dm/uuid`; its prefix names the tool that made the device.
         uuid: String,
     },
     /// Software RAID.
@@ -46,7 +46,7 @@ pub enum BlockDeviceKind {
     Loop {
         /// `loop/backing_file`.
         file: PathBuf,
-        /// `loop/dio`: it goes past the page cache, each request in the name of who made it. Else writes are the page cache's.
+        /// `loop/dio`: requests bypass the page cache, each charged to the cgroup that made it. Else writes are the page cache's.
         direct: bool,
     },
     /// A loop device without a file.
@@ -140,15 +140,15 @@ impl BlockDevice {
     }
 }
 
-/// Whether a device-mapper device hands each request to what is below it in the name of who made it. sysfs does not tell its
-/// targets, but who made it and on what:
+/// Whether a device-mapper device hands each request to the devices below it, charged to the cgroup that made it. sysfs does not
+/// show the device's targets, but the tool that made it (the prefix of `uuid`) and the devices `below`:
 ///
 /// - `CRYPT-`: encryption does.
 /// - `partN-`: kpartx makes nothing but linear ones.
 /// - `LVM-`: a volume on disks is linear or striped, and does; one on volumes of LVM itself is something of its own (RAID,
 ///   snapshot, cache), but for a thin pool (`-tpool`) and the volumes in it, which do.
 ///
-/// Nothing is known of others: `mpath-` hides who made a request (drivers/md/dm-rq.c), and so may any target.
+/// Any other device counts as hiding the cgroup: `mpath-` does (drivers/md/dm-rq.c), and any target may.
 pub(super) fn is_pass_through<'a>(uuid: &str, mut below: impl Iterator<Item = &'a BlockDeviceKind>) -> bool {
     let Some((maker, rest)) = uuid.split_once('-') else { return false };
     let is_pool = |uuid: &str| uuid.starts_with("LVM-") && uuid.ends_with("-tpool");

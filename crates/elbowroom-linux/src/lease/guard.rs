@@ -1,4 +1,4 @@
-//! Who puts limits back when their holder cannot.
+//! The guard: a process that puts limits back when their holder cannot.
 
 use super::holder::{self, LeaseHolder};
 use super::knob::KnobError;
@@ -156,7 +156,7 @@ impl GuardedLedger {
             Err(error) => {
                 let told = error.to_string();
                 if self.last_reported.as_ref() != Some(&told) {
-                    tracing::error!(%error, "limits of ours cannot be looked after");
+                    tracing::error!(%error, "the guard cannot check or restore limits");
                     self.last_reported = Some(told);
                 }
             }

@@ -1,7 +1,7 @@
 //! Limits and weights of a cgroup on a disk, as leases.
 //!
-//! v1 has a file per limit (`blkio.throttle.*_device`), v2 a field per limit in `io.max`; one knob here is one limit, so that
-//! a limit of the user's on reads is not touched by one of ours on writes.
+//! v1 has a file per limit (`blkio.throttle.*_device`), v2 a field per limit in `io.max`. One knob here is one limit, so
+//! that a limit of ours on writes does not touch one of the user's on reads.
 
 use super::{CgroupKnob, KnobKey, LeaseOutcome, Leases, UnsetValue};
 use crate::cgroup::{CgroupController, CgroupDir, CgroupLayout, CgroupVersion};
@@ -33,8 +33,8 @@ pub struct IoTarget<'a> {
 /// [`IoMax::MAX`] and no weight take ours off.
 ///
 /// `weight` is 1..=1000, the kernel's own scale for bfq and a part of iocost's; it is set where the disk divides by weight,
-/// and where it cannot be, limits work all the same. Limits are all or nothing: where one of the four belongs to somebody
-/// else or is refused, none of ours stays on this container and disk, and the answer says why.
+/// and where it cannot be, limits work all the same. Limits are all or nothing: where another program holds one of the four,
+/// or the kernel refuses it, none of ours stays on this container and disk, and the answer says why.
 pub fn set_io_max(
     leases: &mut Leases,
     place: &IoTarget<'_>,

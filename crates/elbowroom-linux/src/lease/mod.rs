@@ -1,7 +1,7 @@
 //! Limits that cannot outlive us.
 //!
 //! Whatever the agent writes into a cgroup file that limits a container is a *lease*: the value from before is on record
-//! before ours is in force, and comes back when we release it, when we die, and when we fall silent. Three parties:
+//! before ours is in force. It comes back when the agent releases the lease, dies or falls silent. Three parties:
 //!
 //! - the **holder**, one process, has a [`Leases`]. It changes knobs and says with [`Leases::heartbeat`] that it works.
 //! - the **guard**, another process, has a [`LeaseGuard`]. It puts everything back when the holder dies or misses three beats.
@@ -69,7 +69,7 @@ pub enum LeaseError {
     Held {
         /// The ledger.
         dir: PathBuf,
-        /// Who.
+        /// That process.
         pid: i32,
     },
 }
@@ -193,7 +193,7 @@ impl Leases {
         self.set_with(knob, |_| value, CgroupKnob::write, because)
     }
 
-    /// As [`Self::set`], but where the value from before is the tighter limit, that one is in force and no lease is held.
+    /// As [`Self::set`], but where the value from before is the tighter limit, it stays in force and no lease is held.
     ///
     /// # Errors
     /// As [`Self::set`].

@@ -13,7 +13,8 @@ use std::path::Path;
 pub struct LeaseSnapshot(BTreeMap<u64, Vec<LeaseRecord>>);
 
 impl LeaseSnapshot {
-    /// Those of a ledger and of the one for disks in it, which need not exist; none for a user who may not read it, and may not write those files either.
+    /// The leases of a ledger and of the one for disks in it, which need not exist. None for a user who may not read the ledger,
+    /// and so may not write the leased files either.
     ///
     /// # Errors
     /// [`LeaseError::Insecure`], [`LeaseError::Io`].

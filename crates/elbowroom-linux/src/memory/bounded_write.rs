@@ -1,9 +1,10 @@
 //! A write that may block, with an end.
 //!
-//! The kernel reclaims for as long as it makes progress while a process waits in a write to a memory file; only a signal ends
-//! it. So a child process waits, and is killed when the time is over. It shares our table of open files: the kernel keeps a
-//! record lock until the last process that shares the table is gone, so a process that asks whether the holder of leases lives
-//! ([`crate::lease`]) hears yes until no write of ours can take effect any more. It dies with the thread that made it.
+//! The kernel reclaims for as long as it makes progress while a process waits in a write to a memory file; only a signal
+//! ends it. So a child process waits, and is killed when the time is over. It shares our table of open files, and the kernel
+//! keeps a record lock until the last process that shares the table is gone. So a process that asks whether the holder of
+//! leases lives ([`crate::lease`]) hears yes until no write of ours can take effect any more. The child dies with the thread
+//! that made it.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -114,7 +115,7 @@ pub(super) fn reclaim_by_unreachable_limit(
 
 extern "C" fn on_alarm(_: libc::c_int) {}
 
-/// Sends this process an alarm every so many microseconds; 0: no more.
+/// Sends this process `SIGALRM` every `micros` microseconds; 0 ends that.
 fn set_alarm_interval(micros: libc::suseconds_t) -> bool {
     let every = libc::timeval { tv_sec: 0, tv_usec: micros };
     let timer = libc::itimerval { it_interval: every, it_value: every };
@@ -122,7 +123,7 @@ fn set_alarm_interval(micros: libc::suseconds_t) -> bool {
     unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) == 0 }
 }
 
-/// The slice after one in which so much went, where so much is left to go.
+/// The length of the next slice, in microseconds: the last one reclaimed `went` bytes, and `left` bytes remain.
 fn next_slice(slice: libc::suseconds_t, went: u64, left: u64) -> libc::suseconds_t {
     match went {
         0 => (2 * slice).min(MAX_SLICE),

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 
 /// The most bytes of a record (kernel/printk/internal.h, `PRINTK_MESSAGE_MAX`; 8192 before Linux 6.3).
 const MAX_RECORD: usize = 8192;
-/// The most records that one call reads, about as many as a buffer of 1 MiB has. The rest is left to the next one.
+/// The most records that a call reads, about as many as a buffer of 1 MiB has. The next call reads the rest.
 const MAX_RECORDS: usize = 16_384;
 
 /// A process that was killed for memory.

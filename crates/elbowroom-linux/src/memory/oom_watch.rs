@@ -1,10 +1,10 @@
 //! Kills for memory as they happen: the kernel tells of them by a file, and the counter beside it says how many there were.
 //!
-//! On v2 `memory.events` is watched with inotify (mm/memcontrol.c, `memcg_memory_event`). On v1 each
-//! container has an eventfd, which is registered in `cgroup.event_control` for `memory.oom_control` (mm/memcontrol-v1.c,
-//! `memcg1_oom_notify`): the kernel signals it before it kills, and also when the cgroup is removed, so the counter is looked at for a
-//! moment. A counter is gone with its cgroup, which engines remove some ten milliseconds after the kill. No container makes the agent
-//! look at the counters of others, however often the kernel kills in it.
+//! On v2 `memory.events` is watched with inotify (mm/memcontrol.c, `memcg_memory_event`). On v1 each container has an eventfd,
+//! which is registered in `cgroup.event_control` for `memory.oom_control` (mm/memcontrol-v1.c, `memcg1_oom_notify`). The kernel
+//! signals it before it kills, and also when the cgroup is removed, so the counter is looked at for a moment. A counter is gone
+//! with its cgroup, which engines remove some ten milliseconds after the kill. No container makes the agent look at the counters
+//! of others, however often the kernel kills in it.
 
 use crate::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
 use crate::parse::keyed_number;

@@ -1,9 +1,9 @@
 //! Protection from reclaim that others cause: v2 `memory.low` and `memory.min`, v1 the soft limit.
 //!
-//! On v2 a claim counts only as far as every cgroup above makes it too (mm/page_counter.c, `effective_protection`), so
-//! each of those gets what its user set and the sum of what ours below it add to theirs, and no less than the sum of all that
-//! is claimed for containers below it: a claim of a container's own user may have had no cover. Parents are raised before
-//! children and lowered after them: no claim of ours is ever without cover.
+//! On v2 a claim counts only as far as every cgroup above makes it too (mm/page_counter.c, `effective_protection`). So
+//! each cgroup above gets what its user set, plus what our claims below it add. It gets no less than the sum of all
+//! claims of containers below it, because a claim of a container's own user may have had no cover. Parents are raised
+//! before children and lowered after them: no claim of ours is ever without cover.
 
 use crate::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
 use crate::lease::{CgroupKnob, KnobError, LeaseError, LeaseOutcome, Leases, UnsetValue};

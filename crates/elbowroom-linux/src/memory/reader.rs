@@ -50,8 +50,8 @@ impl MemoryReader {
         }
     }
 
-    /// One group, by its path below the root of the hierarchy, while so much swap is free; `None` where it is not there, or no
-    /// longer.
+    /// The group at `path` below the root of the hierarchy, with `swap_free` bytes of swap free. `None` where the group is gone or
+    /// another has its path.
     pub fn group(&mut self, id: CgroupId, path: &str, swap_free: Bytes) -> Option<GroupMemory> {
         let path = PathBuf::from(path.trim_start_matches('/'));
         let inode = self.layout.dir(CgroupController::Memory, &path)?.1.inode()?;

@@ -19,11 +19,11 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Longest that one order may take; what is not done then is left for the next one.
+/// Longest that an order may take; the next order does the rest.
 const ORDER_TIMEOUT: Duration = Duration::from_millis(400);
 /// Most that is asked of `memory.reclaim` at once, so that an order can end between two.
 const MAX_RECLAIM_REQUEST: Bytes = Bytes::mib(64);
-/// Most that one transient `memory.high` takes: for that long a limit of ours is in force.
+/// Most that a transient `memory.high` reclaims: our limit is in force for that long.
 const MAX_TRANSIENT_RECLAIM: Bytes = Bytes::mib(32);
 /// What is set for the time of an order and no longer.
 const TRANSIENT_FILES: [&str; 3] = ["memory.limit_in_bytes", "memory.high", "memory.swappiness"];
@@ -310,9 +310,9 @@ fn reclaim_by_transient_high(
     }
 }
 
-/// Presses on a v1 group by a limit that never comes about, so that nothing that runs there meets one of ours. Where anonymous memory is to
-/// stay and the kernel could swap it, no more is taken than there is clean page cache, with the group's swappiness at 1, a lease too: at 0,
-/// one that meets its user's limit meanwhile would find nothing in swap, and be killed.
+/// Presses on a v1 group by a limit that never comes about, so that no process there meets a limit of ours. Where anonymous memory
+/// is to stay and the kernel could swap it, no more is taken than there is clean page cache. The group's swappiness is 1 meanwhile,
+/// a lease too: at 0, the kernel would not swap for a process that meets its user's limit, but kill it.
 fn reclaim_by_transient_limit(
     layout: &CgroupLayout,
     leases: &mut Leases,

@@ -142,8 +142,8 @@ fn foreign_mounts_inside<'a>(
     table.mounted_on(shown.id).filter(is_foreign).collect()
 }
 
-/// Whether the view shows a file where `mount` is. Elsewhere nobody gets to what it covers: engines mask a directory of every CPU
-/// (`thermal_throttle`) that views do not have.
+/// Whether the view shows a file where `mount` is. Where it does not, no process can reach what the mount covers: engines mask a
+/// directory of every CPU (`thermal_throttle`) that views do not have.
 fn is_shown(view: BorrowedFd<'_>, bind: &BindMount, mount: &MountEntry) -> bool {
     let Ok(inside) = mount.mount_point.strip_prefix(&bind.target) else { return true };
     !matches!(file_id(view, &bind.source.join(inside)), Err(Errno::NOENT | Errno::NOTDIR))

@@ -44,7 +44,7 @@ impl NamespaceRoot {
             }
             let withdrawn = pressure.map_or(Ok(()), |mount| self.withdraw_pressure_file(unmounter, mount));
             if let Err(error) = withdrawn {
-                tracing::warn!(because = %error, "the file that asks for memory stays in a container");
+                tracing::warn!(because = %error, "the memory-pressure file stays in a container");
             }
             Ok(before)
         })
@@ -59,10 +59,10 @@ impl NamespaceRoot {
     }
 }
 
-/// Unmounts every view, or that of a name, from the mount namespace of each of these processes of the cgroup `group`, and says how
-/// many mounts that were: a copy of the container's namespace (`unshare -m`, a sandbox of systemd's) keeps the views it was made with.
-/// Processes that vanish, and those in the host's namespace, have none. What fails in the first namespace is the error, which
-/// is the container's where its first process is in front; what fails in others is logged.
+/// Unmounts every view, or that of a name, from the mount namespace of each of these processes of the cgroup `group`. Returns how
+/// many mounts that were. Processes may be in several namespaces: a copy of the container's (`unshare -m`, a sandbox of systemd's)
+/// keeps the views it was made with. Processes that vanish, and those in the host's namespace, have none. A failure in the first
+/// namespace, the container's where its first process is in front, is the error; failures in others are logged.
 pub fn detach_group(group: &str, pids: &[u32], name: Option<&OsStr>) -> Result<usize, MountError> {
     let mut seen = HashSet::new();
     let mut result = None;

@@ -5,28 +5,28 @@
 //! directory. The container may be running, and it may be hostile.
 //!
 //! **Approach.** A [`NamespaceRoot`] is a container's root directory and mount namespace, opened once for all that is done there.
-//! [`NamespaceRoot::plan`] works out from the container's own mountinfo and cgroup which file goes where, and [`NamespaceRoot::attach`] mounts
-//! each one: `open_tree(OPEN_TREE_CLONE)` on the host, then, on a thread of its own that has entered the container's mount
-//! namespace, `openat2` of the target and `move_mount` onto it. A process that is already in the namespace (an OCI hook, the
-//! child of `elbowroom run`) starts from [`NamespaceRoot::of_this_process`]. The mounts die with the namespace: nothing to clean up.
+//! [`NamespaceRoot::plan`] works out from the container's own mountinfo and cgroup which file goes where. [`NamespaceRoot::attach`]
+//! mounts each one: `open_tree(OPEN_TREE_CLONE)` on the host, then `openat2` of the target and `move_mount` onto it, on a thread of
+//! its own that has entered the container's mount namespace. A process that is already in the namespace (an OCI hook, the child of
+//! `elbowroom run`) starts from [`NamespaceRoot::of_this_process`]. The mounts die with the namespace: nothing to clean up.
 //!
 //! **Properties** (each has a live test of about the same name)
 //! - All or nothing: when one mount fails, those this call made are taken away again.
 //! - Idempotent: a target that shows this very view already is counted, not covered a second time.
 //! - A stale view (its agent is gone, reads give ENOTCONN) is replaced without a moment in which the host's file shows.
-//! - No symbolic link is followed inside a container, and only procfs, sysfs and cgroup filesystems are covered; what
-//!   somebody else mounted on a target stays.
+//! - No symbolic link is followed inside a container, and only procfs, sysfs and cgroup filesystems are covered. Another
+//!   program's mount on a target stays.
 //! - What a user has mounted below a directory that is covered stays, and is reported, where the view shows what is below it.
 //! - A container that could mount proc and sysfs in a user namespace of its own still can.
 //! - Nothing is mounted where it would spread to the host.
-//! - A container whose mount namespace is a copy of another container's gets its own view in place of that one's.
+//! - A container whose mount namespace is a copy of another container's gets its own view in place of the other's.
 //! - A view is taken out of every mount namespace that the container's processes are in: copies of one keep what was mounted.
-//! - One at a time: whoever attaches or detaches holds a lock on the mount namespace.
-//! - The process may vanish at any step: [`MountError::Vanished`]. Whoever has its number next is not taken for it.
+//! - One at a time: a process that attaches or detaches holds a lock on the mount namespace.
+//! - The process may vanish at any step: [`MountError::Vanished`]. A later process with its number is not mistaken for it.
 //!
 //! Needs Linux 5.8 (`openat2`, `STATX_MNT_ID`) and CAP_SYS_ADMIN; 5.12 for view pages, 6.5 for replacing without a window. A
-//! container whose *root filesystem* is its own FUSE server can delay path walks: callers that must not wait use a thread, and one
-//! that is to end when it is killed leaves it nothing open.
+//! container whose *root filesystem* is its own FUSE server can delay path walks. Callers that must not wait use a thread; a caller
+//! that is to end when it is killed leaves that thread no open files.
 
 mod attach;
 mod detach;
@@ -98,13 +98,13 @@ pub enum MountError {
         /// The source.
         source_path: PathBuf,
     },
-    /// Somebody mounted or unmounted at the target meanwhile.
+    /// Another process mounted or unmounted at the target meanwhile.
     #[error("{target}: mounts changed while views were being attached: try again", target = target.display())]
     Changed {
         /// Where the view would go.
         target: PathBuf,
     },
-    /// Somebody else keeps attaching or detaching there.
+    /// Another process holds the lock of the mount namespace.
     #[error("{path}: another process is attaching or detaching views: try again", path = path.display())]
     Busy {
         /// The mount namespace.
@@ -162,7 +162,7 @@ pub enum MountError {
     Malformed(#[from] MountParseError),
 }
 
-/// Who calls it, and since when the kernel has it.
+/// The feature that needs a system call, and the Linux version that brought it.
 fn needed(call: &str) -> &'static str {
     match call {
         "mount_setattr" => "view pages need Linux 5.12",

@@ -7,14 +7,14 @@
 //! container has none.
 //!
 //! # Why a writer is held
-//! A FIFO whose last writer closes it says `POLLHUP` to all who only read it, for ever: sd-event(3) gives such a file up, and a simple
-//! loop around poll(2) never sleeps again. So a [`PressureFifo`] is a writer that stays. A reader that may write too is one itself, and outlives
-//! the agent (`elbowroom_types::launch`).
+//! Once the last writer of a FIFO closes it, poll(2) reports `POLLHUP` for ever to processes that only read it: sd-event(3) gives such
+//! a file up, and a simple loop around poll(2) never sleeps again. So a [`PressureFifo`] is a writer that stays. A reader that may write
+//! too is a writer itself, and outlives the agent (`elbowroom_types::launch`).
 //!
-//! # Who waits
-//! Nothing here waits for a reader. But a process that opens, writes or closes a FIFO takes its lock (`fs/pipe.c`), which a reader holds
-//! while the kernel copies what it reads to its memory, and that may be memory that never comes (userfaultfd(2), a file system of its
-//! own). Only a thread that may wait for good may have a [`PressureFifo`].
+//! # Which threads may wait
+//! Nothing here waits for a reader. But a process that opens, writes or closes a FIFO takes its lock (`fs/pipe.c`). A reader holds that
+//! lock while the kernel copies to the reader's memory, which may never be filled (userfaultfd(2), a file system of its own). Only a
+//! thread that may wait for good may have a [`PressureFifo`].
 
 use super::attach::refuse_shared_below;
 use super::detach::unmount_exactly;
@@ -118,8 +118,8 @@ impl NamespaceRoot {
     }
 }
 
-/// The mount in which a container's file is, or may be: its own `/dev`, or what was mounted for it. Who has a mount namespace of his own
-/// has whatever he sees of the host as his `/dev`, `/run` say, and may not write there himself.
+/// The mount in which a container's file is, or may be: its own `/dev`, or what was mounted for it. A user with a mount namespace can
+/// bind-mount any directory of the host, `/run` say, on `/dev`, without permission to write there.
 fn find_place<'a>(table: &'a MountTable, is_hosts: &dyn Fn(DeviceNumber) -> bool) -> Option<&'a MountEntry> {
     let top = |path: &Path| table.stack(path).first().copied();
     let is_own = |mount: &&MountEntry| {

@@ -1,15 +1,16 @@
 //! A container's own proc and sysfs, mounted once more where nothing covers them.
 //!
-//! **Problem.** The kernel lets a user namespace mount proc or sysfs only while its mount namespace already shows one of that type
-//! whole: a mount of the file system's root on which nothing is mounted but at directories that are always empty
-//! (fs/namespace.c `mount_too_revealing`). A view over one file of `/proc` takes that away from what runs unprivileged
-//! inside: rootless BuildKit, bubblewrap, Buildah, systemd-nspawn, `unshare -Urpf --mount-proc`.
+//! **Problem.** The kernel lets a user namespace mount proc or sysfs only while its mount namespace already shows one of that
+//! type whole: a mount of the file system's root that is covered at most at directories that are always empty (fs/namespace.c
+//! `mount_too_revealing`). A view over one file of `/proc` takes that away from programs that run unprivileged inside: rootless
+//! BuildKit, bubblewrap, Buildah, systemd-nspawn, `unshare -Urpf --mount-proc`.
 //!
-//! **Approach.** Where the container's own proc was whole but for views, the same is mounted again on a directory of the view that
-//! no listing names; sysfs alike. An engine that masks paths has taken this away itself, and then nothing is mounted: it would
-//! show what was masked. Engines mask last, after hooks and after `pivot_root`: until the container's own program runs nothing is
-//! mounted either. No walk reaches the copies: an empty directory covers them, because what a container starts in itself may have `/sys` of
-//! it, with all that is mounted in there, and be masked elsewhere. The kernel asks only what is mounted. The place is part of the view, so that the copies go when the view goes.
+//! **Approach.** Where the container's own proc was whole but for views, the same is mounted again on a directory of the view
+//! that no listing names; sysfs alike. An engine that masks paths has taken this away itself, and then nothing is mounted: it
+//! would show what was masked. Engines mask last, after hooks and after `pivot_root`, so nothing is mounted either until the
+//! container's own program runs. No path walk reaches the copies: an empty directory covers them. Else a program that the
+//! container starts in a sandbox of its own could get this `/sys`, with all that is mounted in it, and be masked elsewhere. The
+//! kernel checks only what is mounted. The copies are part of the view, so they go when the view goes.
 
 use super::detach::unmount_exactly;
 use super::mount_calls::{copy_mount, move_mount, open_target};

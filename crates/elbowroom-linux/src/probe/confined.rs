@@ -70,9 +70,9 @@ impl ServerPlace {
     }
 }
 
-/// Takes this process, which must have one thread and no use for its file systems, to where the server is: what it starts sees neither the
-/// host's `/tmp` nor other processes, and with a server in a container neither the host's network nor `/run`. Gives the path by which a
-/// client finds the server's socket. `secret` is a file that the client finds as `/tmp/secret`, and may read.
+/// Takes this process to where the server is. The process must have one thread and no use for its file systems. What it starts sees
+/// neither the host's `/tmp` nor other processes, and with a server in a container neither the host's network nor `/run`. Gives the
+/// path by which a client finds the server's socket. `secret` is a file that the client finds as `/tmp/secret`, and may read.
 ///
 /// # Errors
 /// As unshare(2), setns(2), mount(2): without root's rights there is no way.

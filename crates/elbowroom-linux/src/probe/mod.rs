@@ -1,4 +1,4 @@
-//! What it takes to hear an application: a datagram socket that knows who speaks ([`DatagramSocket`]), and ways to look into a
+//! What it takes to hear an application: a datagram socket that knows the sending process ([`DatagramSocket`]), and ways to look into a
 //! container without trusting it ([`file`], [`network`], [`confined`]).
 
 pub mod confined;

@@ -1,8 +1,8 @@
-//! Datagrams with the kernel's word on who sent them (`SO_PASSCRED`, unix(7)).
+//! Datagrams with the sender's process number, from the kernel (`SO_PASSCRED`, unix(7)).
 //!
-//! That is a number, and another process may have it by the time it is looked up. Where the kernel lets no descriptor in that somebody sent
+//! Another process may have that number by the time it is looked up. Where the kernel can refuse descriptors that are sent along
 //! (Linux 6.16), it also gives a pidfd of the sender (`SO_PASSPIDFD`, since 6.5), which says whether the number still is the sender's.
-//! Earlier, room for a pidfd would be room for a descriptor that was sent along (`scm_recv_unix` of Linux 6.5 to 6.15 hands those out first).
+//! Earlier, room for a pidfd would be room for a descriptor sent along (`scm_recv_unix` of Linux 6.5 to 6.15 hands those out first).
 
 use crate::{process, unix_socket};
 use libc::{c_int, c_void, socklen_t};
@@ -54,7 +54,7 @@ pub struct DatagramSocket {
 pub struct Datagram {
     /// What was sent; one byte longer than the longest record when it was cut off.
     pub bytes: Vec<u8>,
-    /// Who sent it, as far as the kernel says.
+    /// The sending process, as far as the kernel says.
     sender: Sender,
     /// Where an answer can go, if the sender has an address.
     sender_address: Option<SenderAddress>,
@@ -73,7 +73,8 @@ struct Sender {
     has_pidfd: bool,
 }
 
-/// A look at a sender's cgroups counts for so many times as long as it took: no sender costs more than a hundredth of a CPU.
+/// A sender's cgroups are looked up again only after this many times the CPU time of the last look: a sender costs at most a
+/// hundredth of a CPU.
 const LOOK_COUNTS_FOR: u32 = 100;
 
 /// The cgroups of senders that were looked at, by number and start, and until when that counts: where there are thousands of cgroups
@@ -169,8 +170,8 @@ impl DatagramSocket {
 }
 
 impl Datagram {
-    /// The cgroups of who sent it, one path per hierarchy; empty when it is gone, or has no number here. A sender that is `known` is not
-    /// looked at again, and others become known, for a hundred times as long as the look took.
+    /// The cgroups of the sender, one path per hierarchy; empty when the sender is gone, or has no number here. A sender that is `known`
+    /// is not looked at again, and others become known, for a hundred times as long as the look took.
     pub fn sender_cgroups(&self, known: &mut KnownSenders) -> Vec<String> {
         self.sender.cgroups(known)
     }
@@ -208,7 +209,7 @@ impl KnownSenders {
         paths
     }
 
-    /// Forgets those of whom it counts no longer; to be called now and then.
+    /// Forgets senders whose look has expired; to be called now and then.
     pub fn forget_old(&mut self) {
         let now = Instant::now();
         self.0.retain(|_, (_, until)| *until > now);
@@ -362,8 +363,8 @@ struct ControlBuffer {
     space: [u8; CREDENTIALS_BYTES + PIDFD_BYTES],
 }
 
-/// Who sent a message. The kernel gives 0 for a process that has no number in our pid namespace, and an error, which is negative, in place
-/// of a pidfd that it cannot make.
+/// The sender of a message. The kernel gives 0 for a process that has no number in our pid namespace, and a negative error in place of a
+/// pidfd that it cannot make.
 fn sender(message: &libc::msghdr, has_pidfd: bool) -> Sender {
     let mut sender = Sender { pid: None, process: None, has_pidfd };
     // SAFETY: the message is as recvmsg left it: what is in its control buffer is well formed, and data is read unaligned. A pidfd in it is
@@ -400,8 +401,8 @@ fn datagram_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
 /// As connect(2) and send(2); `TimedOut` when no answer comes within `patience`.
 pub fn send(path: Option<&Path>, record: &[u8], patience: Duration) -> io::Result<String> {
     let fd = datagram_socket(SocketFlags::empty())?;
-    // Binding to no name gives one (unix(7), autobind): without an address there is no answer, and a sender that ends before
-    // it is looked at is nobody.
+    // Binding to no name gives one (unix(7), autobind). Without an address there is no answer, and a sender that ends before the
+    // agent looks at it belongs to no container.
     rustix::net::bind(&fd, &SocketAddrUnix::new_unnamed())?;
     let address = match path {
         Some(path) => SocketAddrUnix::new(path)?,

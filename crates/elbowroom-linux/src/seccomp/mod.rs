@@ -146,8 +146,8 @@ impl SeccompListener {
         }
     }
 
-    /// Writes to the memory of who waits; `false` where that cannot be done: it ended, or has no such memory. The file of its memory is
-    /// opened first and only then is it asked whether the call still waits: a pid that means another process by now is noticed.
+    /// Writes to the memory of the waiting caller; `false` where it ended or has no such memory. The file of its memory is opened
+    /// before the check that the call still waits, so a pid that means another process by now is noticed.
     pub fn write(&self, notice: &SeccompNotification, at: u64, bytes: &[u8]) -> bool {
         let path = format!("/proc/{}/mem", notice.pid);
         let Ok(memory) = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) else {
@@ -156,7 +156,7 @@ impl SeccompListener {
         self.is_valid(notice.id) && rustix::io::pwrite(&memory, bytes, at) == Ok(bytes.len())
     }
 
-    /// The CPUs that who waits may run on.
+    /// The CPUs that the waiting thread may run on.
     pub fn affinity(&self, notice: &SeccompNotification) -> Option<CpuSet> {
         let pid = i32::try_from(notice.pid).ok().and_then(Pid::from_raw)?;
         let mask = rustix::thread::sched_getaffinity(Some(pid)).ok()?;

@@ -20,7 +20,7 @@ const HEADER_WORDS: usize = 2;
 /// The notices that were taken, then those that were answered.
 const WORDS: usize = HEADER_WORDS + 2 * SLOTS;
 const BYTES: usize = WORDS * 8;
-/// So many calls may have ended unanswered between two that were taken.
+/// Most notices after the recorded one among which a taken one is looked for: callers may have given up in between.
 const MAX_ID_GAP: u64 = 4_096;
 
 /// The memory.

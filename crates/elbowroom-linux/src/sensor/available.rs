@@ -1,5 +1,5 @@
 //! What the machine's memory could yield, and what taking it has cost: for views of memory, which move only where some group has a
-//! soft limit. Elsewhere nothing is read but now and then, for those who show the machine.
+//! soft limit. Elsewhere this is read only now and then, to show the machine.
 
 use super::Sensor;
 use super::tree::{GroupSlot, GroupTree};

@@ -26,13 +26,13 @@ use std::path::Path;
 /// In what time every device is looked at again: they are stacked, given swap or another scheduler without a word.
 const RESCAN: Micros = Micros::secs(5);
 
-/// A container's page cache is looked at in one of so many calls.
+/// A container's page cache is read once in this many calls.
 const DIRTY_READ_CALLS: u64 = 5;
 
-/// A container that does nothing is read in one of so many calls.
+/// An idle container is read once in this many calls.
 const QUIET_READ_CALLS: u64 = 4;
 
-/// A container's limits are read again in one of so many calls.
+/// A container's limits are read again once in this many calls.
 const LIMITS_READ_CALLS: u64 = 30;
 
 /// What is kept between two calls.

@@ -1,8 +1,8 @@
 //! What is read of one group: whether it is a container, its settings, and whether it has processes.
 //!
 //! Whether a group has processes (`populated`) costs differently by version. v2 keeps the answer for a whole subtree in
-//! `cgroup.events` and announces it. v1 has only lists of processes: a group is looked at when it is new, when somebody
-//! writes its `cgroup.procs`, when it has just been idle for the longest back-off, and when the rescan comes by; a group that
+//! `cgroup.events` and announces it. v1 has only lists of processes. A group is looked at when it is new, when a process
+//! writes its `cgroup.procs`, when it has just been idle for the longest back-off, and when the rescan comes by. A group that
 //! uses CPU time is in use without a look. So on v1 a group whose processes moved out or ended counts as populated for
 //! some seconds more, which costs its siblings fair share and nothing else.
 
@@ -34,7 +34,7 @@ impl Sensor {
         self.read_population(slot);
     }
 
-    /// Makes the group known to whom the events go, with everything above it.
+    /// Makes the group and those above it known to the receiver of events.
     fn make_visible(&mut self, slot: GroupSlot) {
         let mut up = Some(slot);
         while let Some(slot) = up.filter(|s| !self.tree[*s].visible) {

@@ -11,7 +11,7 @@ use elbowroom_types::sample::Usage;
 use elbowroom_types::unit::{Bytes, Micros};
 use std::path::Path;
 
-/// The memory of a group where it hardly moves is read once in so many ticks at least, if the group is read at all.
+/// Most ticks between two reads of a group's memory while that hardly moves, if the group is read at all.
 const MAX_MEMORY_INTERVAL: u64 = 8;
 
 /// What every tick needs of one group. In this order the first two cache lines are all that is touched of a group that ran and of

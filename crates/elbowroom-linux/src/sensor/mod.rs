@@ -7,17 +7,19 @@
 //! no tick ever opens a directory. Counters are read with `pread` on files kept open, of the groups that may have changed:
 //! the [`ActivitySource`] says which.
 //!
-//! Properties: a [`CgroupId`] names one directory for ever (its inode on cgroupfs; re-creation under the same path is another
-//! group); parents are told before children; of groups that go together each is told, and [`HostEvent::Gone`] before what came in its
-//! place; a cgroup that vanishes while it is read is a normal value; what cannot be read is absent and logged once per cause; nothing
-//! here panics on what a file says.
+//! Properties:
+//! - A [`CgroupId`] names one directory for ever (its inode on cgroupfs; re-creation under the same path is another group).
+//! - Parents are told before children. Of groups that go together each is told, and [`HostEvent::Gone`] before what came in its place.
+//! - A cgroup that vanishes while it is read is a normal value. What cannot be read is absent and logged once per cause.
+//! - Nothing here panics on what a file says.
 //!
-//! A tenant makes as many cgroups as it likes: only so many are followed for each, and looking at them takes a bounded part of a CPU
+//! A tenant makes as many cgroups as it likes: a bounded number is followed for each, and looking at them takes a bounded part of a CPU
 //! ([`tenant`]).
 //!
 //! Files kept open: two per group (CPU and memory counters), three where v1 keeps throttling of a quota in another file,
-//! plus one per hierarchy and three for the machine; where disks are watched, up to four more per container. `open` raises the soft limit of open files to the hard one; groups
-//! beyond that less 256 are read by opening, which is slower and not wrong. Everything else opens, reads and closes.
+//! plus one per hierarchy and three for the machine; where disks are watched, up to four more per container. `open` raises the soft
+//! limit of open files to the hard one; groups beyond that less 256 are read by opening, which is slower and not wrong. Everything else
+//! opens, reads and closes.
 
 mod available;
 mod details;
@@ -113,8 +115,8 @@ pub enum SensorError {
     /// No cgroups.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// Not one descriptor more.
-    #[error("while opening what stands for notifications of cgroups: {0}; raise the limit of open files")]
+    /// No file descriptor is left.
+    #[error("while opening a placeholder for cgroup notifications: {0}; raise the limit of open files")]
     Watch(rustix::io::Errno),
 }
 

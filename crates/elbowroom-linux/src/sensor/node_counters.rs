@@ -15,7 +15,7 @@ use std::path::Path;
 ///
 /// v1 `cpuacct.usage` of the root counts the execution time of every task in nanoseconds; a running task's share is added at
 /// least once per jiffy. `cpu.stat` of v2's root (since Linux 5.12) and `/proc/stat` have one source, accounting that samples
-/// whole jiffies (1-10 ms) unless the kernel was built for more; both count stolen time as busy, rightly: nobody here can have
+/// whole jiffies (1-10 ms) unless the kernel was built for more. Both count stolen time as busy, rightly: no process here can use
 /// it. `/proc/stat` rounds it to 10 ms and costs many times as much, for it counts interrupts too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BusySource {

@@ -12,9 +12,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// After lost notifications everything is looked at again, which takes at most one part in so many of the time.
+/// After lost notifications everything is looked at again, which takes at most one part in this many of the time.
 const SCAN_ALL_SHARE: u32 = 10;
-/// Where there are no notifications, everything is looked at in so much time, or in as much as that share allows.
+/// Without notifications, everything is looked at in this time, or in the longer time that [`SCAN_ALL_SHARE`] demands.
 const UNWATCHED_RESCAN: Duration = Duration::from_secs(1);
 
 /// What notices and ticks ask to be looked at.
@@ -210,7 +210,7 @@ impl Sensor {
             self.note_quota(top, found.len() - known.len());
         }
         if found.len() > known.len() {
-            // Who manages it may have noted what it is after making it and before making these: machined does.
+            // Its manager may have recorded what it is after making it and before making these: machined does.
             self.find_container(slot);
             self.find_tenant(slot);
         }

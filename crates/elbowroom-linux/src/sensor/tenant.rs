@@ -1,12 +1,12 @@
 //! What a tenant's cgroups may cost.
 //!
-//! Problem: a container that manages its own cgroups, or a user to whom a cgroup was delegated, makes as many below it as the kernel
-//! takes, tens of thousands, and may make, write and remove them without a pause. Each costs memory and two open files here,
-//! and each change a look.
+//! Problem: a container that manages its own cgroups, or a user to whom a cgroup was delegated, makes as many below it as the
+//! kernel takes, tens of thousands. It may make, write and remove them without a pause. Each costs memory and two open files
+//! here, and each change a look.
 //!
 //! Approach: everything below a container, or below a directory that is not root's, goes on the account of the outermost such group.
-//! Only so many groups are followed for each; of the others nothing is known, and the view of the container is that of its own
-//! group as before. Looking at changes takes a bounded part of a CPU for each; what is left is done later. The settings
+//! A bounded number of groups is followed for each ([`MAX_GROUPS_PER_TENANT`]); the others are unknown, and the view of the container is
+//! that of its own group as before. Looking at changes takes a bounded part of a CPU for each; what is left is done later. The settings
 //! of a container's own group are read at once whatever it does below itself, and nothing here touches the turn of another.
 
 use super::Sensor;
@@ -23,13 +23,13 @@ pub const MAX_GROUPS_PER_TENANT: usize = 1_000;
 /// How many of these may be containers, each with a view of its own: a Kubernetes node in a container has some 200. They all take from
 /// the views that there are (`view_server::slots`), and from what the mounter does.
 pub const MAX_CONTAINERS_PER_TENANT: usize = 256;
-/// A quota counts as used up for so long after it was seen to be: longer than a rescan takes.
+/// A quota counts as used up for this long after it was seen to be: longer than a rescan takes.
 const OVER_QUOTA_FOR: Duration = Duration::from_secs(60);
-/// Looking at changes below one tenant takes at most one part in so many of a CPU, and looking at its processes as much again,
+/// Looking at changes below one tenant takes at most one part in this many of a CPU, and looking at its processes as much again.
 const WORK_SHARE: u32 = 20;
-/// and so much more once: as many groups are made when something starts.
+/// CPU time that a tenant may use once beyond that share: a program that starts makes many groups at once.
 const WORK_BURST: Duration = Duration::from_millis(10);
-/// Each time, so many new groups are taken in: a long list of them does not keep all of them out.
+/// Most new groups that are added in one turn, so that a list of any length is added bit by bit.
 const NEW_GROUPS_PER_TURN: usize = 16;
 
 /// What a tenant has more of than is followed.
@@ -86,7 +86,7 @@ impl TenantAccount {
     }
 }
 
-/// CPU time that one kind of work may take for a tenant.
+/// The CPU time that a kind of work may take for a tenant.
 #[derive(Debug)]
 struct WorkBudget {
     /// What was taken beyond the share, and when that was reckoned.
@@ -123,7 +123,7 @@ impl Sensor {
         }
     }
 
-    /// Notes whether with so many groups more there are more below `top` than are followed.
+    /// Notes whether `more` further groups below `top` would exceed [`MAX_GROUPS_PER_TENANT`].
     pub(super) fn note_quota(&mut self, top: GroupSlot, more: usize) {
         if let Some(account) =
             self.tree.account(top).filter(|account| account.groups + more > MAX_GROUPS_PER_TENANT)

@@ -1,13 +1,13 @@
 //! What groups use, every period.
 //!
-//! A group that used no CPU time and whose memory hardly moved is read half as often as before, down to every 1.5 s; one that
-//! did something is read every period again. A group whose parent was read in the same tick and used nothing has its memory
-//! read only. What a parent used and its children that were read do not explain was used by one that is backing off, so some
-//! of those are read early: a container that wakes up is seen within a few periods, not after 1.5 s. Where the explanation is
-//! a process directly in the parent (v1 allows it), looking is in vain and soon costs one read a period.
+//! A group that used no CPU time and whose memory hardly moved is read half as often as before, down to every 1.5 s. A group
+//! that did something is read every period again. A group whose parent was read in the same tick and used nothing has its
+//! memory read only. What a parent used, and its children that were read do not explain, was used by a child that is backing
+//! off. So some of those are read early: a container that wakes up is seen within a few periods, not after 1.5 s. Where the
+//! explanation is a process directly in the parent (v1 allows it), looking is in vain and soon costs one read a period.
 //!
-//! With [`ActivitySource::Tracked`], somebody else (the scheduler, through BPF) says which groups ran and for how long; files are read for
-//! the memory of those, and once in 64 periods for that of the others, and for the CPU time of who ran since.
+//! With [`ActivitySource::Tracked`], the scheduler says through BPF which groups ran and for how long. Each period, the memory of those is
+//! read from files. Once in 64 periods, the memory of every other group is read too, and the CPU time of groups that ran since.
 //!
 //! A group inside a container is no view's: it is read every 1.5 s, whatever it does, and never early.
 //!
@@ -22,7 +22,7 @@ use crate::cgroup::CgroupLayout;
 use elbowroom_types::sample::Tick;
 use elbowroom_types::unit::Micros;
 
-/// In an active tier, a group's files are read once in so many periods all the same.
+/// In an active tier, a group's files are still read once in this many periods.
 const TRACKED_READ_PERIODS: u64 = 64;
 /// How many children that back off are read early for one parent in one tick; halved with every look in vain.
 const MAX_PROBES: usize = 64;
@@ -90,7 +90,7 @@ impl Sensor {
                 continue;
             }
             let parent = &self.tree.meters[meter.parent];
-            // The root's number may be too coarse to say that nobody ran.
+            // The root's number may be too coarse to say that no group ran.
             let idle = meter.was_read
                 && meter.parent != GroupTree::ROOT
                 && parent.tick == self.ticks
@@ -104,7 +104,7 @@ impl Sensor {
         busy
     }
 
-    /// Looks for who used what `parents` used and no child's read explains.
+    /// Looks for the groups that used what `parents` used and no child's read explains.
     fn probe_sleepers(&mut self, mut parents: Vec<GroupSlot>, tick: &mut Tick) {
         if self.machine.is_precise() {
             parents.push(GroupTree::ROOT);
@@ -145,7 +145,7 @@ impl Sensor {
         }
     }
 
-    /// Adds what the tier saw, to each group and to those above it, and reads the memory of who ran.
+    /// Adds what the tier saw, to each group and to those above it, and reads the memory of groups that ran.
     fn read_active(&mut self, tick: &mut Tick) {
         let ActivitySource::Tracked(source) = &mut self.tier else { return };
         let meters = &mut self.tree.meters;
@@ -183,8 +183,8 @@ impl Sensor {
         }
     }
 
-    /// Reads the files of a group that the tier follows: memory moves without anybody running, and the kernel's own account of
-    /// who ran has what the tier's falls short of.
+    /// Reads the files of a group that the tier follows: memory changes while no task runs, and the kernel's own CPU time has what
+    /// the tier missed.
     fn read_tracked(&mut self, slot: GroupSlot, tick: &mut Tick) {
         let meter = &self.tree.meters[slot];
         let (before, first, ran) = (meter.usage, !meter.was_read, meter.ran);
@@ -197,7 +197,7 @@ impl Sensor {
         if changed {
             self.record_usage(slot, tick);
         }
-        // Who ends runs last.
+        // A process runs once more when it ends, so the group may be empty by now.
         if ran_before && self.tree.meters[slot].populated {
             self.idle.insert(self.tree[slot].group.id);
         }
@@ -218,7 +218,7 @@ impl Sensor {
         meter.explained = Micros::ZERO;
         let parent = meter.parent;
         let was_slow = meter.interval >= self.config.backoff;
-        // A top-level group with children says for all of them whether anybody ran.
+        // A top-level group with children says for all of them whether any of them ran.
         meter.interval = match !quiet && !is_inside || meter.parent == GroupTree::ROOT && meter.has_children {
             true => self.config.period,
             false => {
@@ -267,7 +267,7 @@ impl Sensor {
         }
     }
 
-    /// Who says which groups ran from now on.
+    /// Sets the source that says which groups ran, from now on.
     pub fn set_tier(&mut self, tier: ActivitySource) {
         self.tier = tier;
         for slot in 0..self.tree.slots() {

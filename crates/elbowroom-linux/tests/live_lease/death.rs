@@ -74,7 +74,7 @@ fn killed_at_any_system_call_a_holder_leaves_the_users_limits() {
 fn stopped_at_any_system_call_a_holder_is_deposed_and_leaves_nothing_whatever_it_does_then() {
     let rig = rig!();
     let stops = stops(&rig);
-    // All at once: it takes seconds to be sure that somebody is silent.
+    // All at once: it takes seconds to be sure that a holder is silent.
     let held = (0..stops).step_by(stride()).map(|stop| {
         let rig = rig.another();
         let holder = stopped_at(&rig, Part::Cycle, stop);

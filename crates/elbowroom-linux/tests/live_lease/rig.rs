@@ -195,7 +195,7 @@ impl LoopDevice {
         Some(device)
     }
 
-    /// Sets its I/O scheduler, which the kernel keeps for whoever attaches the device next; false where there is none such.
+    /// Sets its I/O scheduler, which the kernel keeps when the device is attached again; false where there is no such scheduler.
     fn schedule(&self, scheduler: &str) -> bool {
         let name = self.0.strip_prefix("/dev/").unwrap();
         std::fs::write(format!("/sys/block/{name}/queue/scheduler"), scheduler).is_ok()

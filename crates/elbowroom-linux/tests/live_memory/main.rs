@@ -96,7 +96,7 @@ fn who_runs_there_meets_no_limit_of_ours() {
     assert!(room.is_alive(pid));
 }
 
-/// At swappiness 0, who meets his limit is killed where there is swap left.
+/// At swappiness 0, the kernel kills a container at its limit although swap is left.
 #[test]
 fn nobody_is_kept_out_of_swap_while_page_cache_is_taken() {
     let mut room = room!();
@@ -371,7 +371,7 @@ fn protection_reaches_through_every_group_above_and_goes_with_us() {
                 assert_eq!(low(&room), expect, "{claim} without cover");
             }
             room.write_above("memory.low", &(50 * MIB).to_string());
-            // A group above that somebody else writes is his, and the container's own is still ours.
+            // Another program's value of a group above stays, and the container's own is still ours.
             actuator.protect(&mut leases, &protect(60 * MIB, soft), &room.path());
             room.write_above("memory.low", &(20 * MIB).to_string());
             let done = actuator.protect(&mut leases, &protect(70 * MIB, soft), &room.path());

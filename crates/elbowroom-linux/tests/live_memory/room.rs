@@ -128,7 +128,7 @@ impl Room {
         vec![(mib * MIB).to_string(), other.trim_end().to_owned()]
     }
 
-    /// A process that keeps so much anonymous memory, in MiB.
+    /// A process that keeps `mib` MiB of anonymous memory.
     pub fn hold_anon(&mut self, mib: u64) -> u32 {
         let before = self.usage();
         let program = format!("import time; held = bytearray(b'x') * ({mib} << 20); time.sleep(1000)");
@@ -137,7 +137,7 @@ impl Room {
         pid
     }
 
-    /// A process that has read a file of so many MiB, and lives on.
+    /// A process that has read a file of `mib` MiB, and lives on.
     pub fn hold_file(&mut self, mib: u64) -> u32 {
         let file = self.disk.file(self.held, mib);
         let read = self.dir.path().join(format!("read{}", self.held));
@@ -148,7 +148,7 @@ impl Room {
         pid
     }
 
-    /// A process that reads a file of so many MiB again and again.
+    /// A process that reads a file of `mib` MiB again and again.
     pub fn reread(&mut self, mib: u64) -> u32 {
         let file = self.disk.file(self.held, mib);
         self.held += 1;
@@ -157,7 +157,7 @@ impl Room {
         pid
     }
 
-    /// A process that allocates so many MiB and frees them, again and again.
+    /// A process that allocates `mib` MiB and frees them, again and again.
     pub fn churn(&mut self, mib: u64) -> u32 {
         let before = self.usage();
         let program = format!("while True: bytearray(b'x') * ({mib} << 20)");
@@ -226,7 +226,7 @@ impl Disk {
         Some(Self { dir: at, mounted: true })
     }
 
-    /// A file that nobody has in the page cache.
+    /// A file that is not in the page cache.
     fn file(&self, number: u32, mib: u64) -> PathBuf {
         let path = self.dir.join(format!("file{number}"));
         std::fs::write(&path, vec![b'x'; (mib * MIB) as usize]).unwrap();
@@ -240,7 +240,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         if self.mounted {
-            // Who read a file there is on its way out.
+            // Killed processes that read files there may not have ended yet.
             let deadline = Instant::now() + DEADLINE;
             while !Command::new("umount").arg(&self.dir).output().is_ok_and(|o| o.status.success())
                 && Instant::now() < deadline

@@ -425,7 +425,7 @@ fn mounts_that_would_spread_to_the_host_are_refused() {
     let proc = root.path().join("proc");
     std::fs::create_dir(&proc).unwrap();
     std::fs::copy(busybox, root.path().join("busybox")).unwrap();
-    // The host: a procfs that is shared with whoever copies this namespace. A namespace of its own keeps it off the machine.
+    // The host: a procfs that is shared with copies of this namespace. A namespace of its own keeps it off the machine.
     let script = format!(
         "mount -t proc proc {proc}; mount --make-shared {proc}; \
          unshare -m --propagation unchanged chroot {root} /busybox sh -c 'echo ready; exec /busybox sleep 1000'",
@@ -567,7 +567,7 @@ fn one_at_a_time_attaches_to_a_namespace() {
     rustix::fs::flock(&namespace, rustix::fs::FlockOperation::LockExclusive).unwrap();
     assert!(matches!(container.place().attach(&rig.plan(&container)), Err(MountError::Busy { .. })));
     drop(namespace);
-    // Side by side: who comes second finds everything there.
+    // Eight threads attach at once: the first one mounts, and the others find everything there.
     let plan = rig.plan(&container);
     let done: Vec<_> = std::thread::scope(|scope| {
         let all: Vec<_> = (0..8).map(|_| scope.spawn(|| container.place().attach(&plan).unwrap())).collect();
@@ -636,7 +636,7 @@ fn the_file_that_asks_for_memory_is_in_a_dev_that_is_not_the_hosts_and_goes_with
     own.place().attach(&rig.plan(&own)).unwrap();
     own.place().detach(None).unwrap();
     assert!(!seen.exists());
-    // Whoever has a mount namespace has any file system of the host that he sees as his /dev.
+    // A user with a mount namespace can mount any directory of the host on /dev.
     let hosts = tempfile::tempdir().unwrap();
     let run = |program: &str, words: &[&std::ffi::OsStr]| {
         assert!(Command::new(program).args(words).status().unwrap().success(), "{program}");

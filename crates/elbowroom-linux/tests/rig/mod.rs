@@ -185,7 +185,7 @@ impl Drop for Rig {
             let _ = child.wait();
         }
         for dir in self.made.iter().rev() {
-            // Orphans are reaped by somebody else, in their own time.
+            // Another process reaps orphans, in its own time.
             let until = Instant::now() + DEADLINE;
             while std::fs::remove_dir(dir).is_err_and(|e| e.kind() == std::io::ErrorKind::ResourceBusy)
                 && Instant::now() < until

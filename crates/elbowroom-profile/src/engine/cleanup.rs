@@ -118,7 +118,7 @@ impl ProfilerRun {
     fn open_below(runs: &Path) -> Result<Self, EngineError> {
         let tag = own_tag();
         let dir = runs.join(&tag);
-        // A container's /tmp is below, where everybody may write.
+        // A container's /tmp is below, where every user may write.
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
         made.map_err(file_error("making", &dir))?;
         Ok(Self { tag, dir })

@@ -328,7 +328,7 @@ fn output_file() -> io::Result<File> {
     Ok(File::from(memfd_create("elbowroom", MemfdFlags::CLOEXEC)?))
 }
 
-/// What a command has written to a file, at most so many bytes of it.
+/// What a command has written to a file, at most `most` bytes of it.
 fn read(mut file: File, most: u64) -> io::Result<String> {
     // Writing has moved the place that this handle shares.
     file.rewind()?;

@@ -83,7 +83,7 @@ impl EngineSession {
         let status = run_until_signal(&mut command, signals)
             .map_err(file_error("starting", Path::new(self.kind.name())))?;
         if status.is_none() {
-            // Only who started it was killed.
+            // Only the engine's command was killed; the container may run on.
             self.remove(&name)?;
         }
         let _ = fs::remove_dir_all(&directory);

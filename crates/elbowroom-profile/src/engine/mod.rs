@@ -2,11 +2,11 @@
 //! by their commands.
 //!
 //! # What is made, and how it goes again
-//! Everything is named `elbowroom-profile-PID-STARTED-...` after the profiler that made it (its PID and when it started, so that
-//! no later process is taken for it), labelled `elbowroom.profile=PID-STARTED`, and kept below `/run/elbowroom-profile/PID-STARTED`;
-//! what a profiled program writes ([`ScratchDir`]), in `/var/tmp/elbowroom-gpu-PID-STARTED`.
-//! A profiler removes what it made, whether it ends well, by an error or by a signal; [`clean`] removes what those left that were
-//! killed, and nothing of one that still runs.
+//! Everything is named `elbowroom-profile-PID-STARTED-...` after the profiler that made it (its PID and when it started, so that no
+//! later process is taken for it), and labelled `elbowroom.profile=PID-STARTED`. It is kept below
+//! `/run/elbowroom-profile/PID-STARTED`; what a profiled program writes ([`ScratchDir`]), in `/var/tmp/elbowroom-gpu-PID-STARTED`.
+//! A profiler removes what it made, whether it ends well, by an error or by a signal. [`clean`] removes what killed profilers left,
+//! and nothing of a profiler that still runs.
 
 mod bundle;
 mod cleanup;
@@ -71,9 +71,9 @@ pub enum StartTarget {
 /// How containers are made, besides what is in them.
 #[derive(Clone, Debug, Default)]
 pub struct ContainerOptions {
-    /// The engine's network; `none` where nothing is said.
+    /// The engine's network; `none` by default.
     pub network: Option<String>,
-    /// The OCI runtime below the engine; the engine's own choice where nothing is said.
+    /// The OCI runtime below the engine; the engine's own choice by default.
     pub runtime: Option<String>,
 }
 

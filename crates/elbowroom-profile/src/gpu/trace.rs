@@ -28,7 +28,7 @@ pub enum GpuTraceError {
     )]
     Version(u32),
     /// A record whose size cannot be.
-    #[error("the record at byte {0} says an impossible size")]
+    #[error("the record at byte {0} has an impossible size")]
     Malformed(usize),
 }
 

@@ -35,7 +35,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub struct PagesArgs {
     #[command(flatten)]
     selection: ContainerSelection,
-    /// Look again this long after the first look began: what is so at the beginning, and in the steady state.
+    /// Look again this long after the first look began, to see the beginning and the steady state.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     after: Option<Micros>,
     /// Watch for this long which pages are used. Makes the kernel forget which were used before, so that reclaim takes them

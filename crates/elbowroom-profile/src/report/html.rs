@@ -5,7 +5,7 @@ use crate::overhead::ProfilerOverhead;
 use elbowroom_client::table::Align;
 use std::fmt::Write;
 
-/// Colours are variables, so that one rule makes the dark theme; a part's colour is its number's (Okabe and Ito, which
+/// Colours are variables, so that a single rule makes the dark theme; a part's colour is its number's (Okabe and Ito, which
 /// colour-blind readers can tell apart).
 const STYLE: &str = "
 :root { color-scheme: light dark; --paper: #fff; --ink: #222; --dim: #666; --rule: #ddd; --flame-ink: #222;

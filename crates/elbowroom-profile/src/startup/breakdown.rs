@@ -79,7 +79,7 @@ impl SampleSplit {
 }
 
 impl SampleBreakdown {
-    /// What `stacks`, each seen so often, come to.
+    /// What `stacks`, each with the number of its samples, come to.
     pub fn of<'a>(stacks: impl IntoIterator<Item = (&'a CallStack, u64)>) -> Self {
         let (mut breakdown, mut classifier) = (Self::default(), StackClassifier::default());
         let mut programs: BTreeMap<String, (SampleSplit, BTreeMap<FunctionFamily, SampleSplit>)> =

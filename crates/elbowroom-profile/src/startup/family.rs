@@ -2,9 +2,10 @@
 //!
 //! # Approach
 //! One table of names, in four ranks. A sample belongs to the lowest rank that any of its frames is in, and within it to the
-//! innermost frame: an interrupt is no program's work; a page fault is a page fault wherever it happens, in the garbage collector
-//! or in a copy to user space; copying page tables belongs to itself and not to the fork around it; files, locks and system
-//! calls are what is left when nothing more telling is on the stack. A sample in the kernel is judged by the kernel's frames.
+//! innermost frame. An interrupt is no program's work. A page fault is a page fault wherever it happens, in the garbage
+//! collector or in a copy to user space. Copying page tables belongs to itself and not to the fork around it. Files, locks
+//! and system calls are what is left when nothing more telling is on the stack. A sample in the kernel is judged by the
+//! kernel's frames.
 //!
 //! Names are those of Linux 5.10 to 6.18 and Go 1.16 to 1.25. A `*` stands for anything, and so for the one that Go writes before
 //! a receiver, too; `[x*]` is a file that has no symbols, or any function in it. The longest name that fits a frame decides.

@@ -85,7 +85,7 @@ impl ElfSymbols {
         Self { segments, go: go(&file), functions, build_id }
     }
 
-    /// The function at so many bytes from the file's begin.
+    /// The function at `offset` bytes from the file's begin.
     pub fn at(&self, offset: u64) -> Option<&str> {
         let inside =
             |(begin, _, length): &&(u64, u64, u64)| offset.checked_sub(*begin).is_some_and(|at| at < *length);

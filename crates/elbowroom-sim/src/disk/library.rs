@@ -265,7 +265,7 @@ pub fn buffered(kernel: IoCgroupVersion) -> DiskScenario {
     })
 }
 
-/// The same on v2 with a file system whose journal waits for whom we hold back.
+/// The same on v2 with a file system whose journal waits for the container that we hold back.
 pub fn journal() -> DiskScenario {
     DiskScenario { journal: true, ..buffered(IoCgroupVersion::V2) }.named("journal held by a limit")
 }

@@ -1,4 +1,4 @@
-//! A toy machine with disks: containers that want to read and write, devices that serve who has most requests under way.
+//! A toy machine with disks: containers that want to read and write, devices that serve the container with most requests under way.
 //!
 //! # Problem
 //! A governor of disks forms a loop with what it limits: caps decide what is measured, and what was measured decides the next

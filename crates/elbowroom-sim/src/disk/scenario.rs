@@ -24,7 +24,7 @@ pub struct Drive {
     pub knee: f64,
     /// From each instant on, it is this many times as fast as [`Self::speed`]. Ascending.
     pub changes: Vec<(Micros, f64)>,
-    /// What divides it by weight, where something does; else it serves who came first.
+    /// What divides it by weight, where something does; else it is first come, first served.
     pub weights: Option<IoWeightMechanism>,
     /// It carries swap.
     pub swap: bool,

@@ -71,7 +71,7 @@ pub enum ProbeBehaviour {
     Fixed(Colour),
     /// That it serves this part of what it does.
     Scaled(f64),
-    /// Green and red in turn, each for so many seconds.
+    /// Green and red in turn, each for this many seconds.
     Flapping(u64),
 }
 

@@ -3,7 +3,7 @@
 use super::program::MemoryTenant;
 use elbowroom_types::unit::{Bytes, Micros};
 
-/// The cgroup version, as far as it decides who is protected.
+/// The cgroup version, as far as it decides which containers are protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemcgVersion {
     /// Soft limits: a container above its own gives first.

@@ -5,12 +5,12 @@
 //! | records | the host's, byte for byte, of the CPUs online in the view, under their real numbers |
 //! | `siblings` | computed: CPUs shown of the same `physical id` |
 //! | `cpu cores` | computed: cores shown of the same `physical id` |
-//! | `cpu MHz` and every other line | host: what the processor is and does, the same for everyone who runs on it |
+//! | `cpu MHz` and every other line | host: what the processor is and does, the same for every program that runs on it |
 //! | text that belongs to no CPU | host (`platform`, `model` at the end on some architectures) |
 //!
 //! `cpu MHz` is as of the last change of the view, for the page is not rendered again for it.
 //!
-//! Records take constant room, so that one CPU more adds bytes and moves none: where a computed number or the frequency is
+//! Records take constant room, so that a further CPU adds bytes and moves none: where a computed number or the frequency is
 //! shorter than the host's, spaces follow the record's last line.
 
 use super::snapshot::ContainerSnapshot;

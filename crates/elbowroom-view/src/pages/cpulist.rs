@@ -15,11 +15,11 @@
 //! | `kernel_max` `modalias` `uevent` `cpu_capacity`, `topology/*_id`, the other `cache/*`, `acpi_cppc/*`, `vulnerabilities/*`, `smt/*` | host, byte for byte |
 //! | `cpufreq/*` | host, with room for other values |
 //!
-//! A CPU has a directory when it is present. Directories of CPUs that are offline in the view keep their topology, which
-//! the kernel would take away: a program that asks for the cores of a CPU it read about an instant ago gets an answer, and the
-//! files never change. A program that counts cores by listing these directories (psutil's `cpu_count(logical=False)`) counts those of
-//! the present CPUs, the number that its container can grow to. CPU 0 has a directory always, which is not listed where CPU 0 is not
-//! present: programs look there for caches and frequencies without asking which CPUs there are.
+//! A CPU has a directory when it is present. Directories of CPUs that are offline in the view keep their topology, which the kernel
+//! would take away. So a program that asks for the cores of a CPU it read about an instant ago gets an answer, and the files never
+//! change. A program that counts cores by listing these directories (psutil's `cpu_count(logical=False)`) counts those of the present
+//! CPUs, the number that its container can grow to. CPU 0 has a directory always, which is not listed where CPU 0 is not present:
+//! programs look there for caches and frequencies without asking which CPUs there are.
 
 use elbowroom_types::cpuset::{CpuSet, MAX_CPUS};
 

@@ -21,8 +21,8 @@
 //! | 2.5 | 3 | 2 | 3 |
 //!
 //! A container with a quota of 1.5 CPUs is shown two: it may keep two busy, and is throttled as without us. Below one CPU
-//! every reader says one (Go two) whether it sees the fraction or not, so the user's number stays: those who compute with it
-//! (throttling dashboards, autoscalers) keep it exact. Go cannot be told "one" by a quota at all.
+//! every reader says one (Go two) whether it sees the fraction or not, so the user's number stays: programs that compute
+//! with it (throttling dashboards, autoscalers) keep it exact. Go cannot be told "one" by a quota at all.
 //!
 //! # Always a limit
 //! `max` or `-1` is never shown for CPUs and memory, not to a container without any limit either: the view *is* a limit.

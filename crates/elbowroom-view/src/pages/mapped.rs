@@ -144,7 +144,7 @@ pub fn read(page: &[u8]) -> Option<MappedView> {
     whole.then(|| MappedView::from_words(&words))
 }
 
-/// Whether two views differ in what the container may use, which is what those who wait for a change wait for.
+/// Whether two views differ in what the container may use. Programs that wait for a change wait for this.
 pub fn is_view_change(before: &[u64; VIEW_WORDS], now: &[u64; VIEW_WORDS]) -> bool {
     before[..CHANGE_WORDS] != now[..CHANGE_WORDS] || before[ONLINE..] != now[ONLINE..]
 }

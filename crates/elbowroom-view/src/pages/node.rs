@@ -12,10 +12,10 @@
 //! | `nodeN/numastat` | 0: the host's |
 //! | `nodeN/cpuM` | a link to each of its CPUs that are online in the view |
 //!
-//! cgroups do not keep a container's limit per node. On a machine of one node its files say what `/proc/meminfo` says. On
-//! others every node the container may use shows its part of `E` and of the usage, by how much of these nodes' memory is its
-//! own, so that a program that adds up nodes gets `E`; nothing is shown of the usage in detail. A node that its `cpuset.mems` leaves
-//! out shows no memory.
+//! cgroups do not keep a container's limit per node. On a machine of one node its files say what `/proc/meminfo` says. On others,
+//! every node the container may use shows a part of `E` and of the usage, as large as its part of these nodes' memory, so that a
+//! program that adds up nodes gets `E`. Nothing is shown of the usage in detail. A node that its `cpuset.mems` leaves out shows
+//! no memory.
 
 use super::meminfo::{host_bounds, line_value, number_width, push};
 use super::memory::{HostMemoryBounds, MemoryAccount};

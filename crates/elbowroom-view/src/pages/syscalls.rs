@@ -7,9 +7,9 @@ use elbowroom_types::unit::Micros;
 /// Bytes of `struct sysinfo` on 64-bit machines (`include/uapi/linux/sysinfo.h`).
 pub(crate) const SYSINFO_SIZE: usize = 112;
 
-/// Of `mask`, which the kernel really uses, as many CPUs as the view shows, under their own numbers, beginning somewhere that
-/// depends on `turn`: programs that pin their threads to what they are shown are not all on the same CPUs. `None` where the mask
-/// itself is the answer.
+/// As many CPUs of `mask`, which the kernel really uses, as the view shows, under their own numbers. The first depends on
+/// `turn`: programs that pin their threads to what they are shown are not all on the same CPUs. `None` where the mask itself
+/// is the answer.
 pub fn affinity(mask: &CpuSet, view: &MappedView, turn: u64) -> Option<CpuSet> {
     let there_are = mask.count();
     if view.cpus == 0 || view.cpus >= there_are {

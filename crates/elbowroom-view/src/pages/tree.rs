@@ -6,10 +6,10 @@
 //! NUMA nodes that have a directory.
 //!
 //! # What is there
-//! A name in the tables below is there when the host has it: **a node whose [`host_path`] names something the host lacks
-//! does not exist**, and the view server answers `ENOENT` for it and leaves it out of listings. That is how one
-//! compile-time list serves kernels that know fewer vulnerabilities, caches or topology levels. A node without a host path
-//! is always there.
+//! A name in the tables below is there when the host has it: **a node whose [`host_path`] names something the host
+//! lacks does not exist**. The view server answers `ENOENT` for it and leaves it out of listings. That is how one
+//! compile-time list serves kernels that know fewer vulnerabilities, caches or topology levels. A node without a host
+//! path is always there.
 
 use super::files::{FIXED_NODES, FileFormat, HUGEPAGE_SIZES, HUGEPAGES, NUMA_NODE, VULNERABILITIES};
 use super::snapshot::ContainerSnapshot;

@@ -6,11 +6,11 @@
 //! those that look once get a number by chance.
 //!
 //! # Approach
-//! Use is summed over a period of a few ticks ([`PERIOD`]), and fairness decides once in each. A view falls to the *most* that fairness
-//! gave in the last three periods in a row, so that it is down within 200 ms, and a spike of 90 ms does not bring it down. It rises to
-//! the *least* of what it could have fallen to throughout [`RISE_AFTER`], so that it is up within a second, a pause that is shorter lets
-//! no view rise, and a spike that would bring no view down keeps none down. A container that is new rises at once: no program has adapted
-//! to what it is shown.
+//! Use is summed over a period of a few ticks ([`PERIOD`]), and fairness decides once in each. A view falls to the *most* that
+//! fairness gave in the last three periods in a row, so that it is down within 200 ms, and a spike of 90 ms does not bring it down.
+//! It rises to the *least* of what it could have fallen to throughout [`RISE_AFTER`], so that it is up within a second. A pause that
+//! is shorter lets no view rise, and a spike that would bring no view down keeps none down. A container that is new rises at once: no
+//! program has adapted to what it is shown.
 //!
 //! # Properties
 //! In `tests/view_calm.rs`:
@@ -22,11 +22,11 @@
 use elbowroom_types::unit::Micros;
 use std::collections::VecDeque;
 
-/// A period ends with the first tick that is so long after it began: with ticks of 24 ms every second one.
+/// A period ends with the first tick that is this long after it began: with ticks of 24 ms every second one.
 pub(super) const PERIOD: Micros = Micros::millis(40);
-/// A view falls to the most that fairness gave in so many periods.
+/// A view falls to the most that fairness gave in this many periods.
 pub(super) const FALL_PERIODS: usize = 3;
-/// A view rises to the least that it would not have fallen below for so long.
+/// A view rises to the least that it would not have fallen below for this long.
 pub(super) const RISE_AFTER: Micros = Micros::millis(850);
 
 /// What fairness gave a container lately, in thousandths of a CPU.

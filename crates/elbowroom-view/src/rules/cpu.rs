@@ -6,12 +6,14 @@
 //! that counts its quota starts too many when the machine is full and too few when shares would give more.
 //!
 //! # Approach
-//! Two bounds per container, computed when a setting changes ([`bounds`]), and one step per period inside them ([`step`]):
-//! up while the machine has unused CPU time and the container uses what it has, down while the machine has none.
+//! Two bounds per container, computed when a setting changes ([`bounds`]), and one step per period inside them
+//! ([`step`]). The step goes up while the machine has unused CPU time and the container uses what it has, and down
+//! while the machine has none.
 //!
 //! # Terminology
-//! `w` share, `L/t` quota in CPUs, `M` allowed CPUs, `P` online CPUs, `E` effective CPU, `u` CPU time used in a period,
-//! *slack* the CPU time that no container used (`p_slack`), *busy* using more than 95 % of `E`.
+//! - `w`: share; `L/t`: quota in CPUs; `M`: allowed CPUs; `P`: online CPUs.
+//! - `E`: effective CPU; `u`: CPU time used in a period.
+//! - *Slack*: the CPU time that no container used (`p_slack`). *Busy*: using more than 95 % of `E`.
 //!
 //! # Properties
 //! - `lower_is_at_most_effective_is_at_most_upper`

@@ -6,9 +6,9 @@
 //! one container of a crowded pod as much as the only container of another.
 //!
 //! # Approach
-//! What the scheduler does when everybody wants everything, from the top down: the machine is divided among the groups of
-//! the first level by weight, each part, cut at what quota and cpuset let in, among the groups inside, and so on. Only
-//! groups that have processes take part. Limits pass downwards, the tightest one winning.
+//! What the scheduler does when every group wants all CPUs, from the top down: the machine is divided among the groups of
+//! the first level by weight. Each part, cut at what quota and cpuset let in, is divided among the groups inside, and so on.
+//! Only groups that have processes take part. Limits pass downwards, the tightest one winning.
 //!
 //! # Terminology
 //! A *place* is a cgroup in the tree of competition, its *entitlement* what follows from all places. Place 0 is the
@@ -66,7 +66,7 @@ pub struct SchedGroup {
 /// What follows for a place from all places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuEntitlement {
-    /// CPUs it gets when everybody wants everything: `w / sum_w * P` carried down the tree.
+    /// CPUs it gets when every group wants all CPUs: `w / sum_w * P` carried down the tree.
     pub fair: Nanocpu,
     /// Its weight as it counts.
     pub weight: u64,
@@ -128,7 +128,7 @@ fn entitlement(place: &SchedGroup, parent: &CpuEntitlement, siblings: &SiblingWe
     }
 }
 
-/// A weight as it counts. `cpu.weight` reads 0 under `cpu.idle`: such a group still gets what nobody else wants.
+/// A weight as it counts. `cpu.weight` reads 0 under `cpu.idle`: such a group still gets what no other group wants.
 fn weight(share: Option<CpuShare>) -> Option<u64> {
     share.map(|share| share.raw().clamp(1, MAX_WEIGHT))
 }

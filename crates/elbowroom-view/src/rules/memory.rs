@@ -6,14 +6,16 @@
 //! now lies between the two.
 //!
 //! # Approach
-//! Start at the soft limit; while the machine has free memory and the container fills what it has, grow by a tenth of the
-//! rest, if the free memory that is expected to be left stays above the mark where reclaim stops. When reclaim runs, back
-//! to the soft limit, where the kernel will push the container anyway.
+//! Start at the soft limit. While the machine has free memory and the container fills what it has, grow by a tenth of
+//! the rest, if the free memory that is expected to be left stays above the mark where reclaim stops. When reclaim
+//! runs, back to the soft limit, where the kernel will push the container anyway.
 //!
 //! # Terminology
-//! `soft`, `hard` the bounds; `E` effective memory; `c_mem`, `p_mem` memory charged to the container now and a period ago;
-//! `c_free`, `p_free` free memory of the machine now and a period ago; LOW and HIGH the sums of the zones' watermarks.
-//! Memory charged is the kernel's figure, page cache included, as in the paper.
+//! - `soft`, `hard`: the bounds; `E`: effective memory.
+//! - `c_mem`, `p_mem`: memory charged to the container now and a period ago. It is the kernel's figure, page cache included, as in the
+//!   paper.
+//! - `c_free`, `p_free`: free memory of the machine now and a period ago.
+//! - LOW and HIGH: the sums of the zones' watermarks.
 //!
 //! On a machine that has been up for a while nearly all memory that programs do not use is page cache, and `MemFree` stays at the
 //! watermarks. With [`ViewPolicy::reclaimable_memory`] `c_free` is what could be had: `MemAvailable`, the kernel's own estimate (mm/show_mem.c
@@ -87,9 +89,9 @@ pub struct MemorySamplePair {
 /// Reclaim hurts where some task waited for memory for more than this part of the time. kswapd's own work counts as waiting, and
 /// alone may reach it; so this alone is no hurt.
 const STALLED: Percent = Percent::whole(10);
-/// Reclaim hurts where so many pages that were in use were lost between two looks at it; 1 MiB.
+/// Reclaim hurts where this many pages that were in use were lost between two looks at it; 1 MiB.
 const LOST_PAGES: u64 = 256;
-/// After reclaim hurt, nothing grows for so long: programs that shrink need time, and who grows at once hurts again.
+/// After reclaim hurt, no view grows for this long: programs that shrink need time, and a view that grows at once hurts again.
 pub(super) const REST: Micros = Micros::secs(5);
 
 /// What reclaim cost between two looks at it.
@@ -230,9 +232,9 @@ pub fn reserved(soft: Option<Bytes>, usage: Bytes) -> Bytes {
     soft.map_or(Bytes::ZERO, |soft| soft.saturating_sub(usage))
 }
 
-/// What a container takes of a group above it whose memory is sold twice: what it uses, and, where it has a soft limit, all
-/// that it is shown or promised, whatever of that it has filled: nothing in a group takes a grant back. One without a soft
-/// limit made no difference between what it may use and what it is sure of.
+/// What a container takes of a group above it whose memory is sold twice: what it uses. With a soft limit it takes all that it
+/// is shown or promised, filled or not: nothing in a group takes a grant back. A container without a soft limit draws no line
+/// between what it may use and what it is sure of.
 pub fn committed(e: Bytes, promised: Option<Bytes>, usage: Bytes) -> Bytes {
     promised.map_or(usage, |soft| usage.max(soft).max(e))
 }

@@ -12,9 +12,10 @@
 //! Every [`ViewChange`] carries its reason.
 //!
 //! # Terminology
-//! *Effective* what a container can use now; LOWER, UPPER, *soft*, *hard* the bounds of that; *slack* CPU time that no container used; a
-//! *period* is the time between two ticks, and the sender of ticks decides how long that is; a *CPU period* is one by the paper and a few
-//! by [`waterfill`].
+//! - *Effective*: what a container can use now; LOWER, UPPER, *soft*, *hard*: the bounds of that.
+//! - *Slack*: CPU time that no container used.
+//! - *Period*: the time between two ticks; the sender of ticks decides how long that is. *CPU period*: one period by the paper, and a
+//!   few by [`waterfill`].
 //!
 //! # Properties
 //! In `tests/view_properties.rs`, each with a test of its name:

@@ -10,9 +10,9 @@ pub enum CpuRule {
     /// Algorithm 1 as printed: one CPU up or down per period, a flat sum over all containers, any slack is slack. The
     /// extensions of [`ViewPolicy`] are off, whatever their fields say.
     Paper,
-    /// Effective CPU is what weighted max-min fairness would give, down within 200 ms and up within a second, where single steps
-    /// need dozens of periods on a big machine, and right for programs that do not follow their view: they leave no slack to find. See
-    /// [`super::waterfill`], `docs/decisions/0005-default-rule.md` and `docs/decisions/0039-calm-cpu-view.md`.
+    /// Effective CPU is what weighted max-min fairness would give. It is down within 200 ms and up within a second, where single
+    /// steps need dozens of periods on a big machine. It is right for programs that do not follow their view, which leave no slack
+    /// to find. See [`super::waterfill`], `docs/decisions/0005-default-rule.md` and `docs/decisions/0039-calm-cpu-view.md`.
     #[default]
     Waterfill,
 }

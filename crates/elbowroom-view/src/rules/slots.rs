@@ -140,9 +140,9 @@ pub(super) struct TickPeriod {
 impl UsageMeter {
     /// Takes a reading. `cpus` is how many CPUs the group may use. A second reading in the same tick is left out: false.
     ///
-    /// Counters that went backwards grew by nothing. A group that was not named in the ticks before has not run in them, so
-    /// all of it happened in this period; but CPU time beyond what its CPUs have in one period shows that it did run while
-    /// it was not read, and is spread over the time since it was last read.
+    /// Counters that went backwards grew by nothing. A group that was not named in the ticks before has not run in
+    /// them, so all of it happened in this period. But CPU time beyond what its CPUs have in one period shows that the
+    /// group ran while it was not read, and is spread over the time since it was last read.
     pub(super) fn read(&mut self, usage: &Usage, period: TickPeriod, cpus: u32) -> bool {
         if self.last_tick == period.tick {
             return false;

@@ -15,11 +15,10 @@ use elbowroom_types::unit::{Bytes, Micros, Millicpu};
 ///
 /// A function of the events it was given: the same events give the same views and the same changes, in the same order.
 /// Settings ([`HostEvent::Node`], [`HostEvent::Group`], [`HostEvent::Gone`]) move the bounds and cost a pass over all groups; a
-/// [`HostEvent::Tick`] moves containers inside them. By [`super::CpuRule::Waterfill`] it costs a pass over all groups too; by the other rules,
-/// and for memory, a few comparisons for each group it names and for each container
-/// that is above LOWER without slack, pressed for memory, or above its soft limit during reclaim, and while one is pressed
-/// an addition for each that is inside a group whose memory is sold twice. The containers left out by that are those for
-/// which the algorithms say: stay.
+/// [`HostEvent::Tick`] moves containers inside them. By [`super::CpuRule::Waterfill`] a tick costs a pass over all groups too. By the
+/// other rules, and for memory, it costs a few comparisons for each group it names and for each container that is above LOWER without
+/// slack, pressed for memory, or above its soft limit during reclaim. While one is pressed, it also costs an addition for each
+/// container inside a group whose memory is sold twice. The containers left out by that are those for which the algorithms say: stay.
 #[derive(Clone, Debug)]
 pub struct ViewTable {
     pub(super) policy: ViewPolicy,
@@ -206,7 +205,7 @@ impl ViewTable {
         self.slots.iter().flatten().filter_map(|slot| Some((slot.group.id, &slot.group, slot.view.as_ref()?)))
     }
 
-    /// Lets a container that no tick has seen go on from what it was shown by an agent before, as far as its bounds allow: a
+    /// Lets a container that no tick has seen go on from what it was shown by an agent before, as far as its bounds allow. A
     /// view that fell to LOWER and the soft limit, and grew again, would have programs adapt to nothing.
     pub fn resume(&mut self, id: CgroupId, cpus: u32, memory: Bytes) {
         let (at, Some(&i)) = (self.now(), self.index.get(&id)) else { return };

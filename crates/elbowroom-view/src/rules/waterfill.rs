@@ -6,10 +6,11 @@
 //! all ask for.
 //!
 //! # Approach
-//! From the bottom up, what every group asks for: its CPU time of the last period and the time its quota held it back; a
-//! busy container, whose wish is hidden behind the CPUs it has, asks for all it may use. From the top down, what every
-//! group gets **if it alone asked for everything**: among siblings, water rises at the same speed per weight until each
-//! one's ask is met or the parent's part is gone. CPU time used outside every known group is not up for division.
+//! From the bottom up, what every group asks for: its CPU time of the last period and the time its quota held it back.
+//! A busy container, whose wish is hidden behind the CPUs it has, asks for all it may use. From the top down, what
+//! every group gets **if it alone asked for everything**: among siblings, water rises at the same speed per weight
+//! until each one's ask is met or the parent's part is gone. CPU time used outside every known group is not up for
+//! division.
 //!
 //! ```text
 //! find level:  sum over siblings j of min(ask_j, level * w_j), with ask_i unbounded,  =  what is inside the parent

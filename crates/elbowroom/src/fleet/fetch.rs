@@ -1,5 +1,5 @@
-//! One question to one agent over HTTP, with an end: whatever is at the other side, it takes no more time and no more memory than
-//! was agreed. Redirections are not followed: a token is for whom it was given.
+//! One question to one agent over HTTP, within bounds of time and memory, whatever the other side sends. Redirections are not followed: a
+//! token is for the address that it was given for.
 
 use super::address::NodeAddress;
 use anyhow::{Context, Result, bail, ensure};
@@ -33,7 +33,7 @@ pub(crate) struct FleetClient {
 }
 
 impl FleetClient {
-    /// Reads token and certificates; `authority` is a PEM file with whom to trust, without it it is whom this system trusts.
+    /// Reads token and certificates; `authority` is a PEM file of trusted certificates; without it, this system's are trusted.
     pub(crate) fn new(
         token: Option<&Path>,
         authority: Option<&Path>,

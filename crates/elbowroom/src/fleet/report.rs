@@ -78,7 +78,7 @@ impl FleetReport {
         report.with_ranking()
     }
 
-    /// Only what was there in both looks; a node that one of them did not read is not read.
+    /// Keeps only what was there in both looks; a node that was not read in one of them counts as not read.
     pub(super) fn intersect(mut self, later: Self) -> Self {
         let mut before: BTreeMap<String, NodeReport> =
             self.nodes.drain(..).map(|node| (node.name.clone(), node)).collect();

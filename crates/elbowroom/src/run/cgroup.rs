@@ -1,8 +1,8 @@
 //! The cgroups of `elbowroom run`: `/elbowroom/NAME` in every hierarchy that limits or views need.
 //!
 //! A runner holds a lock (`flock`) on the first of its cgroup's directories as long as it lives, and hands it to its reaper where
-//! processes are left. A cgroup whose lock is free belongs to nobody: where it is empty too, whoever comes by may remove it. So
-//! a runner that was killed leaves nothing for good, and a cgroup that is just being made is not mistaken for a leftover.
+//! processes are left. A cgroup whose lock is free has no owner: if it is empty too, any later run may remove it. So a runner that was
+//! killed leaves nothing for good, and a cgroup that is just being made is not mistaken for a leftover.
 
 use super::hierarchies::{PARENT, RunCgroupVersion, RunHierarchies, RunHierarchy, read};
 use super::labels::{self, RunLabels};
@@ -23,8 +23,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Modes of a run's cgroups, and of that which is locked: whoever can open a directory can lock it, and keep the lock from who waits for it.
-/// Files in it are read by their names as in every other one.
+/// Modes of a run's cgroups, and of the locked one. Any user that can open a directory can lock it, and so block a run that waits for the
+/// lock. Files in the locked one are read by name as in any other.
 const CGROUP_MODE: u32 = 0o755;
 const LOCKED_MODE: u32 = 0o711;
 /// How long a process that has ended may still be listed.
@@ -60,7 +60,7 @@ impl RunCgroup {
         labels: &RunLabels,
     ) -> anyhow::Result<Self> {
         let dirs = layout.dirs(name);
-        // The agent looks for labels as soon as it sees a cgroup. Where there is one, it may be somebody else's.
+        // The agent looks for labels as soon as it sees a cgroup. Where the cgroup exists already, it may be another run's.
         if !dirs[0].exists() {
             labels.write(run_dir, name)?;
         }
@@ -229,7 +229,7 @@ fn lock_new_cgroup(dirs: &[PathBuf], name: &str) -> anyhow::Result<File> {
     bail!("--name {name}: the cgroup /{PARENT}/{name} keeps changing: give another name")
 }
 
-/// Takes the lock of `dir`, which is made where it is missing; says whether it was. `None`: somebody else holds the lock.
+/// Takes the lock of `dir`, which is made where it is missing; says whether it was. `None`: another process holds the lock.
 fn lock(dir: &Path) -> io::Result<Option<(File, bool)>> {
     for _ in 0..100 {
         if let Some(parent) = dir.parent() {

@@ -1,5 +1,5 @@
-//! The reaper of a run whose command has ended before other processes of its cgroup: a process in the background, in a session of
-//! its own, that holds the run's lock and removes the cgroups with the last process.
+//! The reaper of a run whose command has ended before other processes of its cgroup. It is a background process in a session of its
+//! own, holds the run's lock, and removes the cgroups when the last process has ended.
 
 use super::FORWARDED_SIGNALS;
 use super::cgroup::{self, RunCgroup};
@@ -24,8 +24,8 @@ pub(crate) struct CgroupReaperArgs {
     name: String,
 }
 
-/// Starts the reaper, which keeps none of the runner's descriptors but the lock: who reads a pipe from the runner, or waits for
-/// its lock, waits no longer than for the runner and what it left.
+/// Starts the reaper, which keeps none of the runner's descriptors but the lock. So a process that reads a pipe from the runner waits
+/// only for the runner and the processes that it left, and so does one that waits for the lock.
 pub(crate) fn spawn(group: RunCgroup) -> io::Result<()> {
     let (name, run_dir, lock) = group.into_parts();
     let mut command = Command::new("/proc/self/exe");
@@ -36,7 +36,7 @@ pub(crate) fn spawn(group: RunCgroup) -> io::Result<()> {
 
 /// Waits, removes, ends.
 pub(crate) fn main(args: &CgroupReaperArgs, run_dir: &Path) -> anyhow::Result<()> {
-    // SAFETY: nothing in this process has opened a descriptor yet; what is closed was inherited, and nobody here knows of it.
+    // SAFETY: nothing in this process has opened a descriptor yet; what is closed was inherited, and no code here uses it.
     // (By number: musl, which the tarball is built with, has no function for it.)
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     // Not the leader of a process group: the runner started it.

@@ -1,5 +1,5 @@
-//! What a command is to have of what governors divide: labels, in a file that the agent finds as it finds those of engines, also
-//! one that is started later ([`elbowroom_linux::discover`]).
+//! A command's settings for governors: labels in a file. An agent finds them as it finds those of engines, even one that is started later
+//! ([`elbowroom_linux::discover`]).
 
 use anyhow::Context;
 use clap::Args;

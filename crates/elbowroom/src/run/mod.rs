@@ -182,7 +182,7 @@ fn out_of_memory(limits: &RunLimits) -> String {
     }
 }
 
-/// Removes the cgroups and the run's own agent, or leaves that to who waits for the processes that are left.
+/// Removes the cgroups and the run's own agent, or leaves that to a process that waits for the run's remaining processes.
 fn clean_up(group: RunCgroup, agent: Option<PrivateAgent>) {
     let Err(left) = group.remove() else {
         return agent.into_iter().for_each(PrivateAgent::finish);
@@ -191,7 +191,7 @@ fn clean_up(group: RunCgroup, agent: Option<PrivateAgent>) {
     // It takes the lock as soon as this process has let go.
     let is_attended = agent.is_some_and(|mut agent| agent.is_attended());
     match if is_attended { Ok(()) } else { cgroup_reaper::spawn(left.group) } {
-        Ok(()) => say(&format!("elbowroom: {what}: it goes with the last of them")),
+        Ok(()) => say(&format!("elbowroom: {what}: it is removed when the last of them ends")),
         Err(error) => {
             say(&format!(
                 "elbowroom: {what}: the next `elbowroom run` removes it once they have ended ({error})"

@@ -1,9 +1,8 @@
 //! The agent of a single run, where no other one is: in a directory of its own, for as long as processes are in the run's cgroup.
 //!
 //! A process beside the runner, the attendant, starts the agent, and starts it again where all of its processes were killed. It waits
-//! for the lock that the runner holds on its cgroup: when the runner has ended, in whatever way, it waits for the last process, removes
-//! the cgroups and ends the agent. Where the attendant itself was killed, the runner ends the agent; where both were, the next
-//! `elbowroom run` does.
+//! for the lock that the runner holds on its cgroup. When the runner has ended, in whatever way, it waits for the last process, removes the
+//! cgroups and ends the agent. If the attendant was killed, the runner ends the agent; if both were, the next `elbowroom run` does.
 
 use super::cgroup::RunCgroup;
 use super::hierarchies::RunHierarchies;
@@ -33,7 +32,7 @@ const DIRS: &str = "runs";
 const LOG: &str = "agent.log";
 /// How long an agent may take until it answers; on an emulated CPU it takes seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often it is looked whether it does.
+/// How often it is checked whether it does.
 const START_POLL: Duration = Duration::from_millis(5);
 /// How long a stop in order may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);

@@ -73,7 +73,7 @@ fn text(report: &AlertsReport, now: u64) -> String {
     text
 }
 
-/// What and about whom.
+/// An alert's severity, kind and subject.
 fn alert_heading(view: &AlertView) -> String {
     let severity = match view.alert.severity {
         Severity::Critical => "critical",

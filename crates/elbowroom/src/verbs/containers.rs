@@ -63,7 +63,7 @@ pub(crate) fn show_container(run_dir: &Path, request: ControlRequest, output: Ou
     output.answer(&Dated(&container), || show_text(&container))
 }
 
-/// The agent's explanation, and what is looked up here: the agent has nothing to do with how many processes there are.
+/// The agent's explanation, and what this program looks up, so that the agent need not look at each process.
 #[derive(Serialize)]
 struct ExplainOutput {
     #[serde(flatten)]

@@ -136,7 +136,7 @@ mod tests {
             group: Some(CgroupId(1)),
             ..AlertSubject::node(AlertKind::ForeignWriter)
         };
-        let alert = Alert::new(subject, Micros::secs(1), "somebody wrote it\nagain".into());
+        let alert = Alert::new(subject, Micros::secs(1), "a program wrote it\nagain".into());
         let container = ContainerRef { id: "0123".into(), name: Some("web".into()), path: "/x".into() };
         let alert = AlertView::new(alert, Some("nvme0n1".into()), Some(container));
         DisksReport {
@@ -158,7 +158,7 @@ mod tests {
         }
         assert!(text.starts_with("enforcing, by lifeline\n"), "{text}");
         assert!(text.contains("nvme0n1: nothing is limited: it carries swap\n"), "{text}");
-        assert!(text.contains("FOREIGN_WRITER nvme0n1, web\n    somebody wrote it\\nagain\n"), "{text}");
+        assert!(text.contains("FOREIGN_WRITER nvme0n1, web\n    a program wrote it\\nagain\n"), "{text}");
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! ([`crate::follow`] decides).
 //!
 //! A program (an *actuator*, `actuators/`) knows the server: `PROGRAM get ARGUMENTS` prints its value, as `134217728 bytes`,
-//! `4 count`, or with `none` in place of the number; `PROGRAM set VALUE ARGUMENTS` changes it. What the server's user had is put back at the end: by this
-//! process, or where it is killed by a shell that waits for that. A value that another program has set meanwhile stays.
+//! `4 count`, or with `none` in place of the number; `PROGRAM set VALUE ARGUMENTS` changes it. At the end this process restores the user's
+//! value. If it is killed, a shell that waits for that restores it. A value that another program has set meanwhile stays.
 
 use crate::follow::{EffectiveResources, FollowRule, SettingFollower, SettingUnit};
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -38,9 +38,10 @@ const DEFAULT_MIN_BYTES: u64 = 16 << 20;
 /// A variable with the container's cgroup, from the root of its hierarchy: what is signalled is to be in there.
 const CGROUP_ENV: &str = "ELBOWROOM_CGROUP";
 
-/// Waits for the end of its input, whose last line is what the setting is and what it was, and puts that back; not where the line
-/// is `done`, or another program has set it meanwhile. While it is being set it may be `any`thing, for servers round; and a server that is
-/// still busy with that refuses another value, or comes back to it: it is tried twenty times, a second apart, and looked at a second later.
+/// Waits for the end of its input, whose last line is the setting's value and the user's, and restores the user's value. It does not if the
+/// line is `done`, or another program has set the value meanwhile. While the value is being set it may be `any`, because servers round. A
+/// server that is still busy with that refuses another value, or returns to the old one. So it tries twenty times, a second apart, and
+/// checks the result a second later.
 const GUARD_SCRIPT: &str = r#"program=$1 now='' was='' is_set='' tries=20
 shift
 while read -r ours users; do now=$ours was=$users; done
@@ -196,7 +197,7 @@ impl FollowSession {
         self.applied = value.filter(|_| value != self.original);
         if stays {
             // What a server is told and does not do may still be written down, for its next start to find.
-            let back = self.setting.set(is).context("what its user set could not be put back");
+            let back = self.setting.set(is).context("the user's value could not be restored");
             // A server that refuses the one may refuse the other.
             if set.is_ok() {
                 self.uncertain = back.is_err();
@@ -243,7 +244,7 @@ impl FollowSession {
         let back = self.setting.get().and_then(|(is, _)| {
             if self.uncertain || is == self.applied { self.setting.set(self.original) } else { Ok(()) }
         });
-        back.context("what its user set could not be put back")?;
+        back.context("the user's value could not be restored")?;
         let was = self.applied.take();
         self.uncertain = false;
         self.follower.confirm(timer::now(), self.original.or(was).unwrap_or_else(|| self.follower.value()));
@@ -433,8 +434,8 @@ mod tests {
         }
     }
 
-    /// A server of 100 bytes, and a follower of it that may have all of 100 or less; where a file `broken` or `refusing` is, no value can
-    /// be read or set; where `held` is, what is set is `written` down and changes nothing.
+    /// A server of 100 bytes, and a follower of it that may have all of 100 or less. With a file `broken` no value can be read, with
+    /// `refusing` none can be set. With `held`, a value that is set is `written` down and changes nothing.
     fn followed(dir: &Path) -> FollowSession {
         let script = dir.join("actuator");
         let text = r#"#!/bin/sh

@@ -1,4 +1,4 @@
-//! `elbowroom probe`: say how an application is doing, see who says what, and try a source.
+//! `elbowroom probe`: say how an application is doing, show what applications say, and try a source.
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};

@@ -70,8 +70,8 @@ fn cells((process, count): &(&ReachedProcess, usize)) -> Vec<String> {
     ]
 }
 
-/// Which programs see the effective CPU and which ask the kernel, which knows no view; `None` where both are told the same, and where
-/// system calls are answered from the view too.
+/// Which programs see the effective CPU, and which ask the kernel, which knows no view. `None` if both get the same answer, or if system
+/// calls are answered from the view too.
 pub(super) fn cpus_seen(c: &ContainerView, inputs: &ViewInputs, reached: &ReachReport) -> Option<String> {
     let kernel = inputs.cpuset.count().min(inputs.online);
     let is_answered = c.labels.surfaces.libc

@@ -1,7 +1,7 @@
 //! `record` and `replay`: a stream of samples, and the decisions it must lead to again.
 //!
-//! A recording is JSON, one object a line: a header with the policies and what was known of disks, then `{"event": ...}` as
-//! sensed, `{"change": ...}` as decided about a view and `{"order": ...}` as decided about a disk, in order. Replaying feeds
+//! A recording is JSON, one object a line. First a header with the policies and what was known of disks. Then, in order, `{"event": ...}`
+//! as sensed, `{"change": ...}` as decided about a view and `{"order": ...}` as decided about a disk. Replaying feeds
 //! the events to fresh [`ViewTable`] and [`DiskGovernor`] and compares every decision; it needs neither root nor the machine that was
 //! recorded.
 

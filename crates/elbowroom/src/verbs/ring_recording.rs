@@ -20,7 +20,7 @@ use rustix::process::Signal;
 use std::io::IsTerminal;
 use std::path::Path;
 
-/// A moment that is so much before the one asked for is said to be another.
+/// The user is told when the moment shown is more than this before the one asked for.
 const MAX_GAP_MS: u64 = 2_000;
 const MINUTE_MS: i64 = 60_000;
 

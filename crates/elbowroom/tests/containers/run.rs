@@ -183,7 +183,7 @@ fn processes_left_behind_are_not_killed_and_their_cgroup_goes_with_the_last() {
     let daemon = out.trim();
     assert_eq!(code, 0);
     assert!(err.contains("is still in use (1 process in ") && err.lines().count() == 1, "{err}");
-    assert!(err.ends_with("it goes with the last of them\n"), "{err}");
+    assert!(err.ends_with("it is removed when the last of them ends\n"), "{err}");
     assert!(Path::new("/proc").join(daemon).exists());
     let left = cgroups(&first);
     assert!(!left.is_empty());

@@ -4,8 +4,8 @@ package elbowroom.agent;
 /**
  * What a container needs memory for beside the heap: what is charged to it, less what the heap has committed.
  *
- * <p>Every look gives a number that is too small rather than too large, for a heap does not touch all that it commits, and what
- * is charged was counted a while ago. So the largest of some time counts: it is exact whenever the heap was full.
+ * <p>Every look gives a number that is too small rather than too large: a heap does not touch all that it commits, and the
+ * charge was counted a while ago. So the largest of some time counts: it is exact whenever the heap was full.
  */
 final class Beside {
     /** What is charged is no older, in milliseconds. */

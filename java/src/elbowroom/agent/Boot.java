@@ -4,8 +4,8 @@ package elbowroom.agent;
 import java.lang.instrument.Instrumentation;
 
 /**
- * The way in. The one class that is compiled for JDK 8: a virtual machine that cannot read an agent's class ends the program,
- * and one too old for the rest must only be left alone.
+ * The way in, and the only class that is compiled for JDK 8. A virtual machine that cannot read an agent's class ends the
+ * program; one that is too old for the other classes must only be left alone.
  */
 public final class Boot {
     private Boot() {}

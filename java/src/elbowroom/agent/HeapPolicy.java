@@ -5,13 +5,13 @@ package elbowroom.agent;
  * The elastic heap of Adaptive Resource Views, section 4.2, as a function of what was seen.
  *
  * <p>VirtualMax moves with effective memory. When it grows there is nothing to do but to say so. When it shrinks there are the
- * paper's three scenarios: what is committed fits; what is used fits, and the rest must be released; not even that fits, and
- * the program's garbage must go first, again and again until it fits.
+ * paper's three scenarios. Committed memory fits. Or used memory fits, and the rest must be released. Or not even used memory fits,
+ * and the program's garbage must go first, again and again until it fits.
  *
- * <p>Differs from the paper: collections back off while they do not help, because a heap full of living objects never fits, and
- * while the heap soon grows again, because not every machine's growth is bounded; and a program that cannot live under its bound
- * gets it lifted for a while, because a view is no reason to run out of memory. One that only collects gets what the hard limit
- * leaves. Only one that would run out of heap gets more than that.
+ * <p>Differs from the paper in two ways. Collections back off while they do not help, because a heap full of living objects never
+ * fits, and while the heap soon grows again, because not every machine's growth is bounded. And the bound of a program that cannot
+ * live under it is lifted for a while, because a view is no reason to run out of memory. A program that only collects gets what the
+ * hard limit leaves. Only one that would run out of heap gets more than that.
  */
 final class HeapPolicy {
     /** Where VirtualMax is, in the paper's order. */
@@ -65,7 +65,7 @@ final class HeapPolicy {
     static final long LONGEST_PAUSE = 64_000;
     /** How long a bound stays lifted that a program cannot live with. */
     static final long LIFT = 30_000;
-    /** A program that collects more than this part of so much time, in milliseconds, only collects. */
+    /** A program that collects for more than this part of WINDOW, in milliseconds, only collects. */
     static final double THRASHING = 0.5;
     static final long WINDOW = 5_000;
     /** Beyond what lives there must be this part of it, or every allocation is a collection. */

@@ -15,8 +15,8 @@ final class HeapTarget {
     private HeapTarget() {}
 
     /**
-     * The part that lets a program start as it was configured: a heap that is more than the usual part of the memory it may
-     * get keeps its part, as long as it fits at all.
+     * The part that lets a program start as it was configured. A heap that is more than the usual part of the memory that it may get
+     * keeps its part, as long as it fits at all.
      */
     static int percent(long maxHeap, long memoryMost) {
         if (memoryMost <= 0 || maxHeap >= memoryMost) {
@@ -32,12 +32,12 @@ final class HeapTarget {
     }
 
     /**
-     * VirtualMax: what effective memory leaves beside everything else that is in use, or the heap's part of it, whichever is
-     * more, and never more than its part of the most that effective memory can become.
+     * VirtualMax: the larger of what effective memory leaves beside everything else in use, and of the heap's part of it. It is never
+     * more than its part of the most that effective memory can become.
      *
-     * <p>A heap that stopped at its part would never fill what the container is shown, and effective memory grows only for
-     * those who do (Adaptive Resource Views, algorithm 2: nine tenths). Beyond the view waits more memory or reclaim; beyond the
-     * hard limit waits the end, so there the part stays as it is.
+     * <p>A heap that stopped at its part would never fill what the container is shown. Effective memory grows only for containers that
+     * fill it (Adaptive Resource Views, algorithm 2: nine tenths). Beyond the view waits more memory or reclaim; beyond the hard limit
+     * waits the end, so there the part stays as it is.
      */
     static long of(long memory, long memoryMost, long beside, int percent, long maxHeap) {
         long left = memory / 100 * MOST - beside;

@@ -7,7 +7,7 @@ interface Knob {
     String title();
 
     /**
-     * Bounds the heap to so many bytes, and to `ceiling` before an OutOfMemoryError; 0 takes a bound away. It stays where the
+     * Bounds the heap to `bytes`, and to `ceiling` before an OutOfMemoryError; 0 takes a bound away. It stays where the
      * machine has lifted it more than `lifts` times.
      */
     void bound(long bytes, long ceiling, long lifts);
@@ -24,8 +24,8 @@ interface Knob {
     boolean needsCollections();
 
     /**
-     * JDK 17 has the flag too. Under it machines that fought over two CPUs ended with an OutOfMemoryError at an object of a third of
-     * their heap, of which most was free; without it none did, nor any of JDK 21 and 25.
+     * JDK 17 has the flag too. With it, machines that fought over two CPUs ended with an OutOfMemoryError at an object of a third of
+     * their heap, of which most was free. Without it none did, nor any of JDK 21 and 25.
      */
     int SHENANDOAH_SINCE = 21;
 
@@ -150,9 +150,9 @@ interface Knob {
         }
 
         /**
-         * ParallelGC gives two thirds of a young generation that is short of room to its survivor spaces, of which one is always
-         * empty, and cannot take them back once old objects fill eden: it runs out of heap with a seventh of it free. From the
-         * first bound on, where no setting said otherwise.
+         * ParallelGC gives two thirds of a young generation that is short of room to its survivor spaces, of which one is always empty.
+         * It cannot take them back once old objects fill eden, and runs out of heap with a seventh of it free. From the first bound on,
+         * where no setting said otherwise.
          */
         private void keepSurvivorsSmall(boolean bounded) {
             if (bounded && survivorsBefore == 0 && machine.collector == Collector.PARALLEL) {
@@ -182,7 +182,7 @@ interface Knob {
         }
 
         /**
-         * Gives back what a collection changed: at its end, or, where the program's heap was too full for that, at the next bound; also
+         * Gives back what a collection changed at its end, or at the next bound where the program's heap was too full for that. Also
          * when the least was refused, because the user has set the most below it meanwhile.
          */
         private void loosen() {
@@ -211,8 +211,8 @@ interface Knob {
         }
 
         /**
-         * The part of the heap that may stay free so that all of it fits. Never less than what the bound leaves to living objects: a
-         * program's own collection may come in between, and G1 of JDK 21 has no young region after one that left nothing free.
+         * The part of the heap that may stay free so that all of it fits. Never less than what the bound leaves to living objects. A
+         * program's own collection may come in between, and G1 of JDK 21 has no young region after a collection that left nothing free.
          */
         static long ratio(long bound, long used) {
             return used >= bound ? LEAST_FREE : Math.max(LEAST_FREE, Math.min(100, 100 * (bound - used) / bound));

@@ -118,8 +118,8 @@ final class Native {
     }
 
     /**
-     * From JDK 24 on a library that is loaded by a program without --enable-native-access is a warning of four lines. Who gave
-     * an agent to the machine has given it more than that.
+     * From JDK 24 on a library that is loaded by a program without --enable-native-access is a warning of four lines. A user
+     * who loads an agent into the virtual machine has already given it more rights than that.
      */
     private static void allow(Instrumentation instrumentation) {
         try {
@@ -150,7 +150,7 @@ final class Native {
         return state;
     }
 
-    /** Who this is; from here on collections are seen. */
+    /** Says which virtual machine and collector this is; from here on collections are seen. */
     static native String machine(int version, int collector, int leastThreads);
 
     /** Governs GC threads. `collected`: there has been a collection, counted after {@link #machine}. */

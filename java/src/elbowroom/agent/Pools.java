@@ -12,8 +12,8 @@ import java.util.function.IntSupplier;
 /**
  * The parallelism of the common pool and of the scheduler of virtual threads, by their own interfaces.
  *
- * <p>Neither is touched before effective CPU is first another than it was, because to look at a pool is to make it; nor at all
- * where a property of the program says how parallel it is to be. One that is not as HotSpot or we made it is as the program did.
+ * <p>Neither is touched before effective CPU first changes, because to look at a pool is to make it. Nor at all where a property
+ * of the program sets its parallelism, or where its parallelism is neither HotSpot's nor ours: the program has set it.
  */
 final class Pools {
     private static final String COMMON = "java.util.concurrent.ForkJoinPool.common.parallelism";

@@ -116,7 +116,7 @@ final class Tests {
         try (Page page = new Page()) {
             page.show(0, 0);
             View view = new View(page.path);
-            is(view.cpus() + view.memory() + view.changes(), -1L, "a page that nobody keeps");
+            is(view.cpus() + view.memory() + view.changes(), -1L, "a page without an agent");
             page.show(4, MIB);
             is(view.waitForChange(-1, Duration.ofSeconds(60)), true, "the next agent");
             is(view.cpus(), 4, "cpus");
@@ -204,7 +204,7 @@ final class Tests {
         is(collections, 7 + (1000 - 63) / 64, "collections in 1000 s");
     }
 
-    /** Times, in seconds, of collections of a heap that fits after each and is too large again so many seconds later. */
+    /** Times, in seconds, of collections of a heap that fits after each and is too large again `after` seconds later. */
     private static List<Integer> collectionsOfAHeapThatGrowsAgain(int after, int seconds) {
         HeapPolicy policy = new HeapPolicy();
         List<Integer> collections = new ArrayList<>();
@@ -293,7 +293,7 @@ final class Tests {
         step(new HeapPolicy(), look, Scenario.FITS, 300, false);
     }
 
-    /** `look` with so many milliseconds of collections since the start. */
+    /** `look` with this many milliseconds of collections since the start. */
     private static Look collecting(Look look, long milliseconds) {
         look.collecting = milliseconds;
         return look;
@@ -636,7 +636,7 @@ final class Tests {
 
     static void parallelGcKeepsTwoThreadsUnlessItDrainsItsStacks() {
         is(Collector.PARALLEL.leastThreads(64), 2, "by default");
-        is(Collector.PARALLEL.leastThreads(-1), 2, "when nobody knows");
+        is(Collector.PARALLEL.leastThreads(-1), 2, "when it is unknown");
         is(Collector.PARALLEL.leastThreads(0), 1, "with GCDrainStackTargetSize=0");
         is(Collector.G1.leastThreads(64), 1, "G1");
     }

@@ -173,7 +173,7 @@ impl NriPlugin {
         let socket = self.socket.display();
         let mut said = String::new();
         loop {
-            // Where nobody made one, looking is all that it costs.
+            // Without a socket, this check is the whole cost.
             if self.socket.exists()
                 && let Ok(stream) = UnixStream::connect(&self.socket)
             {
@@ -243,7 +243,7 @@ fn log_event(socket: &Path, news: NriEvent) {
         }
         NriEvent::Starting { id, .. } => tracing::debug!(%socket, container = id, "NRI: container starts"),
         NriEvent::Reduced { id, because } => {
-            tracing::warn!(%socket, container = id, because, "NRI: not what its labels ask for");
+            tracing::warn!(%socket, container = id, because, "NRI: the container does not get all that its labels ask for");
         }
         NriEvent::Undecodable { method } => {
             tracing::warn!(%socket, method, "NRI: a request was not understood and changes nothing");

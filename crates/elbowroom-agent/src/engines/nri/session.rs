@@ -87,7 +87,7 @@ impl<'a> NriSession<'a> {
         Ok(news)
     }
 
-    /// The answer's payload. What is not known, or not understood, is answered by an empty one, which every message of NRI may
+    /// The answer's payload. An unknown or invalid request is answered by an empty one, which every message of NRI may
     /// be: an error would be a veto, and the container would not start.
     fn answer(&mut self, request: &[u8], news: &mut Vec<NriEvent>) -> Result<Vec<u8>, NriError> {
         let Ok(request) = TtrpcRequest::decode(request) else {
@@ -163,8 +163,8 @@ impl<'a> NriSession<'a> {
 
     /// The plan for a container, and what it inherits of its pod's annotations.
     fn plan(&self, pod: &PodSandbox, container: &NriContainer) -> (LaunchPlan, HashMap<String, String>) {
-        // A pod's annotations are those of its containers, as far as these have none of their own. Written into the container's
-        // own, whoever looks for its labels later finds them there.
+        // A container inherits the annotations of its pod that it does not set itself. They are written into the container's own
+        // annotations, where a later search for its labels finds them.
         let all = pod.annotations.iter().chain(&container.annotations);
         let all = all.map(|(key, value)| (key.as_str(), value.as_str()));
         let all = label::for_container(all, &container.name, |_| true);

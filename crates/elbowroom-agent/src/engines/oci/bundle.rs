@@ -65,7 +65,7 @@ pub(super) fn read(bundle: &Path) -> anyhow::Result<Value> {
     serde_json::from_slice(&text).with_context(|| path.display().to_string())
 }
 
-/// Replaces the bundle's `config.json` in one step. The file keeps its owner and mode; what nobody changed keeps its value.
+/// Replaces the bundle's `config.json` in one step. The file keeps its owner and mode, and unchanged fields keep their values.
 pub(super) fn write(bundle: &Path, config: &Value) -> anyhow::Result<()> {
     let path = bundle.join(CONFIG);
     replace(&path, &serde_json::to_vec(config)?).with_context(|| path.display().to_string())
@@ -87,12 +87,12 @@ fn replace(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives `new` the name `path`. By an exchange where there can be one: of a file that is renamed over another, ext4 begins to write the
-/// blocks at once (fs/ext4/namei.c, `ext4_rename`), milliseconds of a container's start. No bundle is used again after a crash of the
-/// machine.
+/// Gives `new` the name `path`, by exchanging the two where the file system can. When a file is renamed over another, ext4 begins to write
+/// its blocks at once (fs/ext4/namei.c, `ext4_rename`), which adds milliseconds to a container's start. Durability is not needed: no bundle
+/// is used again after a crash of the machine.
 fn put_in_place(new: &Path, path: &Path) -> std::io::Result<()> {
     match renameat_with(CWD, new, CWD, path, RenameFlags::EXCHANGE) {
-        // What is left is the old one, which nobody reads.
+        // The old file is left under the new name; nothing reads it.
         Ok(()) => {
             let _ = std::fs::remove_file(new);
             Ok(())

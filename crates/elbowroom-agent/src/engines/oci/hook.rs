@@ -2,9 +2,9 @@
 //! procfs, sysfs and cgroups are mounted below the root filesystem already: the view is there before the first instruction.
 //!
 //! The state on stdin names the container. Its `pid` does not help: it is 1, or some number of the container's own pid
-//! namespace. The agent takes the process that asks instead (SO_PEERCRED), which is in the container's cgroup. The rest is
-//! looked at only where it is needed: runc writes the state when a thread of its Go runtime comes to it, up to 10 ms after the
-//! hook has begun.
+//! namespace. The agent takes the process that asks instead (SO_PEERCRED), which is in the container's cgroup. The rest of
+//! the state is read only where it is needed: runc may write it up to 10 ms after the hook has begun, when a thread of its Go
+//! runtime comes to it.
 
 use super::{bundle, injection};
 use crate::alerts::journald;

@@ -52,7 +52,7 @@ pub(super) fn launch_plan(
         let because = elbowroom_client::output::one_line(&error);
         let program = super::runtime::PROGRAM;
         super::write_stderr(&format!(
-            "{program}: {}: not what its labels ask for: {because}",
+            "{program}: {}: the container does not get all that its labels ask for: {because}",
             bundle.display()
         ));
         LaunchGrant::default()
@@ -60,7 +60,7 @@ pub(super) fn launch_plan(
     LaunchPlan { surfaces, pressure_file: asks, ..plan }
 }
 
-/// What of what it asks for a container may have here.
+/// The part of a container's wishes that this host allows.
 fn granted_injections(config: &Value, made: LaunchRequest, run_dir: &Path) -> anyhow::Result<LaunchGrant> {
     let given = client::request_launch(run_dir, made, AGENT_TIMEOUT)?;
     let has_sysfs = entries(config, "/mounts").any(|mount| mount["destination"] == "/sys");

@@ -3,8 +3,8 @@
 //!
 //! Both fail open: whatever goes wrong, the container starts, with the host's files.
 //!
-//! They are a program of their own, `elbowroom-runtime`: engines run it several times for a container's start, and how long a
-//! program takes to begin depends on how large it is.
+//! They are a small program of their own, `elbowroom-runtime`: engines run it several times for a container's start, and a large
+//! program takes longer to begin.
 
 pub(crate) mod bundle;
 pub mod hook;
@@ -37,9 +37,8 @@ fn write_stderr(what: &str) {
     elbowroom_client::output::say(what);
 }
 
-/// The environment of hooks, all of it. Without one, older versions of runc (seen with 1.1.5) give them the container's, which its
-/// image says: a hook would load the image's `LD_PRELOAD`, as root and outside of the container (CVE-2025-23266 was that, in a hook of
-/// NVIDIA's).
+/// The whole environment of hooks. Without one, older versions of runc (seen with 1.1.5) give them the container's, which its image sets.
+/// A hook would then load the image's `LD_PRELOAD`, as root and outside of the container (as in CVE-2025-23266, in a hook of NVIDIA's).
 pub const HOOK_ENV: [&str; 1] = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"];
 
 /// The program that hooks run: `elbowroom-runtime` beside this one, or, where only this one was installed, this one.

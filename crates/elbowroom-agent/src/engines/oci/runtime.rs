@@ -1,5 +1,5 @@
-//! The runtime wrapper, for engines without hooks of their own (`docker run --runtime elbowroom`): it puts the hook into the
-//! bundle of a container that is being made and becomes the real runtime, with the same arguments. Whatever goes wrong, the
+//! The runtime wrapper, for engines without hooks of their own (`docker run --runtime elbowroom`). It puts the hook into the
+//! bundle of a container that is being made, and becomes the real runtime with the same arguments. Whatever goes wrong, the
 //! real runtime runs, on the bundle as it was.
 
 use super::{bundle, hook, injection, seccomp, write_stderr};
@@ -34,7 +34,7 @@ const GLOBAL_SWITCHES: [&str; 8] =
 
 /// Becomes the real runtime; returns only where there is none.
 pub(super) fn main(args: &[OsString]) -> ExitCode {
-    // What panics has said so itself.
+    // A panic has printed its message already.
     if let Some(bundle) = bundle_of(args)
         && let Ok(Err(error)) = catch_unwind(|| patch_bundle(&bundle))
     {

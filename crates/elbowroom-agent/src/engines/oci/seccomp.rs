@@ -9,8 +9,8 @@ use std::path::Path;
 const ALLOW: &str = "SCMP_ACT_ALLOW";
 const NOTIFY: &str = "SCMP_ACT_NOTIFY";
 
-/// What programs of this machine may be built for (runtime-spec, config-linux.md). libseccomp kills those of an architecture that a
-/// policy does not name, and without any names the machine's own alone.
+/// The architectures that programs of this machine may be built for (runtime-spec, config-linux.md). libseccomp kills programs of an
+/// architecture that a policy does not name. A policy without names allows only the machine's own.
 const ARCHITECTURES: &[&str] = if cfg!(target_arch = "x86_64") {
     &["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]
 } else if cfg!(target_arch = "aarch64") {

@@ -7,8 +7,8 @@
 //! into a *template* and its numbers ([`template`]). Of a part whose template is the one before, only the numbers that
 //! changed are kept, as differences; a part that did not change at all costs nothing. The first frame of a chain, a *key frame*, is whole.
 //!
-//! Properties: what is decoded is what was encoded, but for floating-point numbers, which keep seven digits; decoding arbitrary bytes
-//! gives an error or some parts, never a panic, and never more than [`MAX_DOCUMENT`].
+//! Properties: decoding gives what was encoded, but for floating-point numbers, which keep seven digits. Decoding arbitrary bytes gives an
+//! error or some parts, never a panic, and never more than [`MAX_DOCUMENT`].
 
 mod number;
 mod template;
@@ -51,13 +51,13 @@ impl PreviousPart {
     }
 }
 
-/// So many parts of the frame before, unchanged.
+/// A count follows: that many parts of the frame before, unchanged.
 const SAME: u8 = 0;
 /// The next part of the frame before, with other numbers.
 const CHANGED: u8 = 1;
 /// A part that was not there, or not so.
 const NEW: u8 = 2;
-/// So many parts of the frame before are not there any more.
+/// A count follows: that many parts of the frame before are gone.
 const GONE: u8 = 3;
 
 /// Makes frames.

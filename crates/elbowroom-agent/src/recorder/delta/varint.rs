@@ -51,7 +51,7 @@ impl<'a> Bytes<'a> {
         usize::try_from(self.number()?).ok().filter(|n| *n <= most).ok_or(InvalidFrame)
     }
 
-    /// So many bytes.
+    /// The next `N` bytes.
     pub(super) fn take<const N: usize>(&mut self) -> Result<[u8; N], InvalidFrame> {
         let (first, rest) = self.0.split_first_chunk().ok_or(InvalidFrame)?;
         self.0 = rest;

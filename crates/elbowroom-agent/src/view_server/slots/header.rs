@@ -99,7 +99,7 @@ impl Slots {
 
     pub(in crate::view_server) fn count_server_start(&self) {
         self.words[head::SERVER_STARTS].fetch_add(1, Ordering::SeqCst);
-        // What its predecessor had taken is asked for again, and counted again.
+        // Requests that its predecessor had taken are asked for again, and counted again.
         let requests = self.words[head::REQUESTS].load(Ordering::SeqCst);
         self.words[head::ANSWERED].store(requests, Ordering::SeqCst);
     }

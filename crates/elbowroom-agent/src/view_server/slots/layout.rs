@@ -16,7 +16,7 @@ pub(super) const FACTS_WORDS: usize = size_of::<ContainerSnapshot>() / 8;
 pub(super) const TIMES_WORDS: usize = size_of::<CpuTimes>() / 8;
 pub(super) const NAME_WORDS: usize = MAX_NAME / 8;
 pub(super) const PAGE_BITS: usize = 64;
-/// Of so many of the page bits there are pages, and sizes of them.
+/// Page bits that stand for pages, each with a stored size.
 pub(super) const SIZE_WORDS: usize = 40;
 /// Words of an armed PSI trigger.
 pub(super) const TRIGGER_WORDS: usize = 3;

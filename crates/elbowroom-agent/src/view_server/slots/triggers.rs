@@ -56,7 +56,7 @@ impl Slots {
         Some(place)
     }
 
-    /// Notes who waits for the trigger at a place.
+    /// Stores the kernel's number of the open file that polls the trigger at a place.
     pub(in crate::view_server) fn store_waiter(&self, slot: SlotHandle, place: usize, waiter: u64) {
         if self.check_live(slot).is_some() {
             self.trigger(slot, place)[2].store(waiter, Ordering::Relaxed);

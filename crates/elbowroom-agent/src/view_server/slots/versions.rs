@@ -17,7 +17,7 @@ impl Versions<'_> {
     /// Has the buffer filled that is not current, and makes it current. There is one writer.
     pub(super) fn replace(&self, fill: impl FnOnce(&[AtomicU64])) {
         let now = self.generation.load(Ordering::Relaxed);
-        // A reader that still copies this buffer, the one before the current, must see the generation that made it
+        // A reader may still copy this buffer, the one before the current. It must see the generation that made the buffer
         // old: the stores below may not rise above the load of `now`, nor above the store that wrote it.
         fence(Ordering::SeqCst);
         fill(self.buffer(now + 1));
@@ -48,7 +48,7 @@ impl Versions<'_> {
     }
 }
 
-/// Whether the slot is that container's still. What was read of the slot before is that container's where the answer is yes.
+/// Whether the slot still belongs to that container. If so, everything read from it before was that container's.
 pub(super) fn is_live(serial: &AtomicU64, expected: u64) -> bool {
     // The loads before may not sink below this one.
     fence(Ordering::Acquire);

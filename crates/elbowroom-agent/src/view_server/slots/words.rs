@@ -16,7 +16,7 @@ pub(super) fn store_bytes(words: &[AtomicU64], bytes: &[u8]) {
 pub(super) fn facts_bytes(facts: &ContainerSnapshot) -> &[u8] {
     const { assert!(size_of::<ContainerSnapshot>() == NAMED_BYTES, "Facts has padding that is not named") };
     // SAFETY: `ContainerSnapshot` is `repr(C)` of integers only, and the assertion above says that its size is the sum of its
-    // fields' sizes (which have no padding themselves, being multiples of their alignment), so every byte is initialised.
+    // fields' sizes. The fields have no padding themselves, being multiples of their alignment. So every byte is initialised.
     unsafe {
         std::slice::from_raw_parts(std::ptr::from_ref(facts).cast::<u8>(), size_of::<ContainerSnapshot>())
     }

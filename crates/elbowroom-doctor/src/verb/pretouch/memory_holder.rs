@@ -1,5 +1,5 @@
-//! The process that touches memory: a copy of this program in the root group, so that what it touches is charged to no container,
-//! and the first that the kernel ends where memory runs out. It ends by itself when its starter is gone.
+//! The process that touches memory: a copy of this program in the root group, so that what it touches is charged to no container.
+//! It is the first that the kernel ends where memory runs out. It ends by itself when its starter is gone.
 
 use crate::checks::{HierarchyController, HostFacts};
 use crate::fixes::pretouch::{CHUNK, LockedMemory};

@@ -44,7 +44,7 @@ pub struct PretouchArgs {
     /// How much; without it, what its reservation or its limit promises beyond what it uses.
     #[arg(value_parser = parse_bytes)]
     size: Option<Bytes>,
-    /// Then keep the memory for the container, and hand it over as it grows, at most for so long.
+    /// Then keep the memory for the container, and hand it over as it grows, for at most DURATION.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     hold: Option<Micros>,
     /// Touch at most this much a second.

@@ -27,8 +27,8 @@ pub(super) struct Period {
     /// It takes as much longer again, and the disk has hardly a moment without a request: it is near its end. Requests that limits let
     /// through in bursts wait for each other on a disk that is idle in between (block/blk-throttle.c, slices of 20 to 100 ms).
     saturated: bool,
-    /// The disk was slow before the period began, or the period is short, or no short one would tell more: it is not mixed with time
-    /// before a burst, which would make the burst look small and its cap too low.
+    /// The disk was slow before the period began, or the period is short, or a short one would tell no more. Else time before a
+    /// burst may be mixed in, which would make the burst look small and its cap too low.
     unmixed: bool,
     /// What the disk did.
     total: f64,

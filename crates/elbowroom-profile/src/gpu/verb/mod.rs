@@ -39,7 +39,7 @@ pub struct GpuArgs {
     /// The program and its arguments.
     #[arg(last = true, value_name = "COMMAND", required_unless_present = "trace")]
     command: Vec<String>,
-    /// How often in each of the two places, traced and not.
+    /// Runs in each of the two places, traced and again untraced.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
     /// What the program needs of the host besides /usr, to be seen in the container at the same path; repeatable.
@@ -48,10 +48,10 @@ pub struct GpuArgs {
     /// The tracing library, where it is not beside this program.
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
-    /// CUPTI, where the dynamic linker does not find libcupti.so.12.
+    /// CUPTI, where the dynamic linker does not find libcupti.so.13 or .12.
     #[arg(long, value_name = "FILE")]
     cupti: Option<PathBuf>,
-    /// Add up traces that are there already, instead of running anything; repeatable.
+    /// Add up existing traces instead of running a program; repeatable.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "runs", "see", "library", "cupti"])]
     trace: Vec<PathBuf>,
     #[command(flatten)]
@@ -172,7 +172,7 @@ fn run_interleaved(
             let Some(status) = status else { bail!("interrupted: the program was ended") };
             if !status.success() {
                 let place = if container { "in a container" } else { "on the host" };
-                bail!("{} failed {place} ({status}): its own words are above", args.command[0]);
+                bail!("{} failed {place} ({status}): its error output is above", args.command[0]);
             }
             let sums = if traces { Some(take_trace(scratch.path())?) } else { None };
             runs.push(GpuRun { container, wall_ns, sums });

@@ -30,7 +30,7 @@ impl PageTableEntry {
     const ACCESSED: u64 = 1 << 62;
     const HUGE: u64 = 1 << 61;
 
-    /// Pages of 4 KiB that one entry of a table of `level` translates: 1, 512 or 262144.
+    /// Pages of 4 KiB that an entry of a table of `level` translates: 1, 512 or 262144.
     pub const fn pages(level: u32) -> u64 {
         1 << (9 * (level - 1))
     }

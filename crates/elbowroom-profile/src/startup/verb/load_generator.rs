@@ -12,9 +12,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Containers are made and removed by so many at a time.
+/// Threads that make and remove containers.
 const WORKERS: usize = 4;
-/// A signal is noticed so soon.
+/// A signal is noticed after this at the latest.
 const SIGNAL_POLL: Micros = Micros(20_000);
 
 /// When starts were measured, CLOCK_MONOTONIC.

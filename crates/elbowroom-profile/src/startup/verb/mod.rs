@@ -46,7 +46,7 @@ pub(crate) struct StartupArgs {
     /// How long requests come at each rate. All containers of a rate run until it ends.
     #[arg(long = "for", value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     duration: Micros,
-    /// Start a command of this host in an empty root over which the host's /usr is mounted; `sleep 1000` where nothing is said.
+    /// Start a command of this host in an empty root over which the host's /usr is mounted; `sleep 1000` by default.
     /// With several applications, starts take turns.
     #[arg(long, value_name = "[NAME=]WORDS", value_parser = parse_application)]
     command: Vec<StartupApplication>,
@@ -56,10 +56,10 @@ pub(crate) struct StartupArgs {
     /// Start an OCI bundle (runc, crun).
     #[arg(long, value_name = "[NAME=]DIR", value_parser = parse_application)]
     bundle: Vec<StartupApplication>,
-    /// The engine's network (docker, podman); none where nothing is said.
+    /// The engine's network (docker, podman); none by default.
     #[arg(long)]
     network: Option<String>,
-    /// The OCI runtime below the engine (docker, podman); its own choice where nothing is said.
+    /// The OCI runtime below the engine (docker, podman); the engine's own choice by default.
     #[arg(long)]
     runtime: Option<String>,
     /// Sample all CPUs during the starts: CPU time per start, by program and by what it is spent on.
@@ -271,7 +271,7 @@ fn profile_rates(
     let processes = sampler.map(Sampler::stop);
     measured?;
     let started = rates.iter().map(|rate| rate.all.starts - rate.all.failures).sum();
-    // Where nothing started there is nothing that one start costs.
+    // Without a start there is no cost of a start.
     let cost = processes.filter(|_| started > 0).map(|processes| {
         overhead.lost = processes.tally.lost;
         startup_cost(processes, args.frequency, started)

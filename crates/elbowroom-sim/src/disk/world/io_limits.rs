@@ -1,4 +1,4 @@
-//! The limits of one container on one disk, and who set them.
+//! The limits of one container on one disk, by the user or program that set them.
 
 use elbowroom_govern::disk::Cap;
 use elbowroom_types::id::{CgroupId, DeviceNumber};

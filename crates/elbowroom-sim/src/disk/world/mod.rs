@@ -54,7 +54,7 @@ struct SimDisk {
     drive: Drive,
     container_io: Vec<SimContainerIo>,
     counters: SimIoCounters,
-    /// Kept between slices, so that one allocates nothing.
+    /// Kept between slices, so that a slice allocates nothing.
     demands: Vec<DeviceDemand>,
     served: Vec<f64>,
 }
@@ -391,7 +391,7 @@ impl SimDisk {
     }
 }
 
-/// Adds up who waited in a slice.
+/// Adds the time that containers waited in a slice.
 fn add_pressure(homes: &mut [SimDiskContainer], pressure: &mut (f64, f64), seconds: f64) {
     let (mut calm, mut full) = (1.0, 1.0);
     for home in homes.iter_mut().filter(|home| home.is_running && home.unstalled_part < 1.0) {

@@ -1,4 +1,4 @@
-//! `elbowroom top`: how each container is doing, what it uses of what it sees, and who gets how much of the disks, live.
+//! `elbowroom top`: how each container is doing, what it uses of what it sees, and how much of the disks each gets, live.
 //!
 //! This asks the agent, waits for keys and draws. What keys do is in `state`, what is drawn in `screen`; both are pure.
 

@@ -197,7 +197,7 @@ pub(super) mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A container that uses so many thousandths of a CPU and MiB.
+    /// A container that uses `cpu` thousandths of a CPU and `memory` MiB.
     pub(in crate::verbs::top) fn container(
         name: &str,
         cpu: u64,

@@ -264,7 +264,7 @@ impl TopState {
     }
 }
 
-/// Rows that one notch of the wheel moves.
+/// Rows that a notch of the wheel moves.
 const WHEEL_ROWS: isize = 3;
 /// Most bytes of a filter.
 const MAX_FILTER: usize = 64;
