@@ -2,7 +2,7 @@
 //! each, and bytes to begin with; tests here feed each with those, and with changed ones.
 
 #[cfg(test)]
-mod replay;
+mod corpus;
 mod room;
 
 macro_rules! targets {
@@ -11,11 +11,11 @@ macro_rules! targets {
 
         #[cfg(test)]
         mod tests {
-            $(#[test] fn $name() { crate::replay::replay(stringify!($name), crate::$name); })*
+            $(#[test] fn $name() { crate::corpus::feed(stringify!($name), crate::$name); })*
 
             #[test]
             fn every_target_is_in_the_list() {
-                crate::replay::compare_with_libfuzzers(&[$(stringify!($name)),*]);
+                crate::corpus::compare_with_libfuzzers(&[$(stringify!($name)),*]);
             }
         }
     };

@@ -6,7 +6,7 @@ use elbowroom_profile::processes::parse_exec_mapping;
 use elbowroom_types::unit::Micros;
 
 /// Of a program without a library.
-#[path = "../../crates/elbowroom-kube/src/quantity.rs"]
+#[path = "../../elbowroom-kube/src/quantity.rs"]
 mod quantity;
 
 /// Arbitrary bytes as what programs, the kernel, a service manager and Kubernetes say in a line: nothing panics, and what is taken
