@@ -1,4 +1,4 @@
-//! What holds for any room that somebody says a node has.
+//! What holds for any room that an agent, or Prometheus, says a node has.
 
 use elbowroom::fleet::placement::{PlacementRequest, evaluate};
 use elbowroom::fleet::reading::NodeReading;
