@@ -6,7 +6,7 @@
  *
  * Approach: everything is prepared, checked and tried beside the function. Then one aligned store of eight bytes makes its
  * first instruction a jump. A thread that enters sees the old function or the new one. A thread inside the first five bytes
- * would be lost. So either those are a single instruction, and there is no inside. Or the VM thread makes the store in a
+ * would be lost. So either these bytes are a single instruction, which has no inside, or the VM thread makes the store in a
  * pause, when no thread that calls the function runs.
  */
 #ifndef ELBOWROOM_HOOK_H

@@ -1,8 +1,8 @@
 """What does the agent cost while no container works?
 
 Containers have one sleeping process each. Modes take turns within a round, one agent at a time; each mode is measured with no container, then
-with more and more of them. CPU time is the scheduler's of every thread (`/proc/PID/task/TID/schedstat`, nanoseconds), so that short runs
-between two ticks of the clock count too. PSS is the proportional set size of all processes (`smaps_rollup`)."""
+with more and more of them. CPU time is the scheduler's count of every thread (`/proc/PID/task/TID/schedstat`, nanoseconds), so that short
+runs between two ticks of the clock count too. PSS is the proportional set size of all processes (`smaps_rollup`)."""
 
 import time
 from pathlib import Path

@@ -225,7 +225,7 @@ def httpd(directory, pages, i):
 
 
 def start_load(lab, stack, name, i, options):
-    """Starts the client of a server, until the stack is left. It reads the files of a web server one after the other, as in the thesis."""
+    """Starts the client of a server, which runs until the stack is left. From a web server it reads files one by one, as in the thesis."""
     socket = lab.scope.directory / f"m{i}.sock"
     ping = f"mariadb --no-defaults -uroot -S{socket} -e 'SELECT 1'"
     pages = f"http://127.0.0.1:{PORT + i}/[0-{options.mib - 1}]"

@@ -259,7 +259,7 @@ def test_a_container_whose_file_system_hangs_keeps_nobody_from_ending(slow, agen
     eventually(lambda: again.cli("attach", bad.name).returncode == 0)
     assert bad.online_file() == again.attached(bad)["view"]["cpus"]
     assert again.stop() == 0
-    # Only the view that the container bound to its slow path is left, and goes with it.
+    # Only the view that the container bound to its slow path is left, and goes with the container.
     eventually(lambda: all(str(slow.path) in line for line in agent.leftovers()))
 
 

@@ -57,8 +57,8 @@ def measured(agent, look):
 
 
 def noticed(quiet, busy, calm):
-    """The part of a neighbour's reads that an attack made too slow, its time and the bound; or None. The bound is three times the worse of
-    before and after, and a floor for what a scheduler adds."""
+    """The quantile of a neighbour's reads that an attack made too slow, its time and the bound, in seconds; or None. The bound is three
+    times the worse of before and after, plus a floor for what a scheduler adds."""
     for part, floor in ((0.5, 0.001), (0.9, 0.005)):
         allowed = 3 * max(percentile(quiet, part), percentile(calm, part)) + floor
         if percentile(busy, part) >= allowed:

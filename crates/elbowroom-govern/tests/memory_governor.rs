@@ -187,7 +187,7 @@ fn what_a_pool_inside_a_pool_uses_is_not_missing_twice() {
     let db =
         host.group(5, 0, Some("db"), CgroupSettings { memory_low: Some(At(Bytes(2 * GIB))), ..max(8) }, 3);
     let orders = host.pass(60);
-    // 64 less 3 outside of containers that cannot be taken back, and a margin of 3 %.
+    // 64 GiB less 3 GiB that are used outside of containers, and a margin of 3 %.
     let pools: Vec<(&str, u64)> =
         host.memory.pools().iter().map(|pool| (&*pool.path, pool.size.get() / GIB)).collect();
     assert_eq!(pools, [("/", 59), ("/group1", 60)], "the inner one is around a single container");
@@ -627,7 +627,7 @@ fn in_a_pod_nobody_is_owed_more_than_its_limit() {
     host.pass(60);
     let owed = all.map(|id| host.memory.status(id).unwrap().entitlement.get() as f64 / GIB as f64);
     assert!((owed[0] - 4.0).abs() < 0.1 && (owed[1] - 4.0).abs() < 0.1, "{owed:?}");
-    // The third is owed what the pod's limit leaves: 16 less the margin, half of 1 GiB outside of containers, and 8.
+    // The third is owed what the pod's limit of 8 GiB leaves: 16 GiB less the margin, 0.5 GiB outside of containers, and 8 GiB.
     assert!((6.9..7.1).contains(&owed[2]), "{owed:?}");
 }
 

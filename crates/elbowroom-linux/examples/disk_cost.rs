@@ -1,5 +1,5 @@
-//! What a look at disks costs: makes N containers that use D loop devices each once and as a whole M loop devices. The
-//! sensor looks, the governor decides, and the CPU time of both is printed as JSON. Needs root. Publishes nothing but
+//! What a look at disks costs: makes containers, each of which uses some of a number of loop devices once. The sensor
+//! looks, the governor decides, and the CPU time of both is printed as JSON. Needs root. Publishes nothing but
 //! numbers of the machine it runs on: say what else ran.
 //!
 //! ```text
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Calls of a second each. In these, every device and every container's page cache is read again twelve times.
+/// Calls, one second apart. In these, every device and every container's page cache is read again twelve times.
 const LOOKS: u64 = 60;
 /// Calls after those, each after every container has read from each of its disks.
 const BUSY_LOOKS: u64 = 5;

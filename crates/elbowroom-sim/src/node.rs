@@ -2,7 +2,8 @@
 //!
 //! # Problem
 //! The view algorithms form a loop with what they steer: a view decides how many threads a program starts, the threads
-//! decide which CPUs are busy and which unused, and that decides the view. Properties of the loop cannot be seen on one step.
+//! decide which containers are busy and what CPU time is unused, and that decides the view. Properties of the loop cannot
+//! be seen on one step.
 //!
 //! # Approach
 //! Time goes in slices of a millisecond. In each, every CPU in turn picks, from the top of the cgroup tree down, the runnable

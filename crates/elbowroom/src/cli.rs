@@ -119,7 +119,7 @@ pub(crate) enum Verb {
     /// Show free room on many nodes, and where a container would fit.
     ///
     /// It asks the nodes' agents, or Prometheus. SEEN: the CPUs that a node's containers see together. FREE: memory that no container uses
-    /// or can claim back. DISK: the fullest one. Exit status: 0 when every node was read, or the container fits somewhere; 1 when not, 2
+    /// or can call back. DISK: the fullest one. Exit status: 0 when every node was read, or the container fits somewhere; 1 when not, 2
     /// error.
     #[command(after_help = "Examples:\n  elbowroom fleet node1 node2 --token-file token\n  \
         elbowroom fleet --nodes nodes.txt --cpus 2 --memory 4GiB --disk rbps=50MiB/s")]
@@ -138,8 +138,8 @@ pub(crate) enum Verb {
     Check(OutputArgs),
     /// Take off limits that a dead or hung agent left.
     ///
-    /// It needs no agent. A running agent does this by itself, and when it starts. Exit status: 0 when everything is as its users set it;
-    /// 1 when another program changed a limit since, or a running agent holds some; 2 when one may still be in force.
+    /// It needs no agent. An agent does this by itself, when it starts and while it runs. Exit status: 0 when everything is as its users
+    /// set it; 1 when another program changed a limit since, or a running agent holds some; 2 when one may still be in force.
     Restore(OutputArgs),
     /// Find what hurts containers here, say why, and fix it if asked.
     Doctor(elbowroom_doctor::verb::DoctorArgs),

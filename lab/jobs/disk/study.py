@@ -98,9 +98,9 @@ def figures(arm, told):
 
 
 def conservation(arm, told, of, speed):
-    """The part that was done of the work that the disk could have done for containers that wanted it. Buffered writes are no container's on
-    cgroup v1: the disk's own count beyond the others' is in. Requests count as what the disk could have done of the best ones in that
-    time."""
+    """The part that was done of the work that the disk could have done for containers that wanted it. On cgroup v1 buffered writes are
+    charged to no container, so the disk's own count beyond the containers' is added. Requests count as what the disk could have done of the
+    best ones in that time."""
     weight = [told["capacity"] / loads.most(actor, told) for actor in told["actors"]]
     disk = arm.get("disk_kb")
     disk_rates = [(after - before) * 1000 for before, after in zip(disk, disk[1:])] if disk else None

@@ -219,7 +219,7 @@ class Cluster:
         return json.loads(done.stdout) if done.returncode == 0 else None
 
     def patch_status(self, name, patch, **headers):
-        """Patches a node's status without reading it, as kubectl would; what the API server says where it refuses."""
+        """Patches a node's status without reading it first, which kubectl would do; what the API server says where it refuses."""
         headers = {"Authorization": "Bearer admin", "Content-Type": "application/strategic-merge-patch+json", **headers}
         url = f"https://127.0.0.1:{self.ports['api']}/api/v1/nodes/{name}/status"
         request = urllib.request.Request(url, json.dumps({"status": patch}).encode(), headers, method="PATCH")

@@ -19,7 +19,7 @@ LOCK = Path("/run/elbowroom-test-live.lock")
 
 
 def alone():
-    """The lock of a run, as two agents would mount into each other's containers. None while another run has it."""
+    """The lock that one run at a time holds: two agents would mount into each other's containers. None while another run has it."""
     lock = open(LOCK, "w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,7 +14,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// A comment, which readers skip (HTML standard, 9.2.6).
 const KEEPALIVE: &[u8] = b":\n\n";
 
-/// The stream. Only connections are limited, not streams, so no client can use up a number of streams.
+/// The stream. Streams have no limit beside that of connections, so there is none that a client could use up.
 pub(super) fn stream(moments: &SnapshotStore) -> Response {
     let frames = stream::unfold(moments.subscribe(), |(now, mut events)| async move {
         let frame = match now {

@@ -19,7 +19,7 @@ const JOB_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_STUCK_JOBS: usize = 64;
 /// Most of these of one tenant: a container, with those in it, or a user.
 const MAX_STUCK_OF_TENANT: usize = 8;
-/// Divisor of the mounter's time: jobs of one tenant take at most this part of it,
+/// Jobs of one tenant take at most `1 / TIME_SHARE` of the mounter's time,
 const TIME_SHARE: u32 = 20;
 /// and this much more in one go: a job that hangs is the tenant's last for a while.
 const TIME_BURST: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ pub(super) struct MountTicket {
 #[derive(Clone)]
 pub(super) struct MountWaiter {
     pub(super) answer: mpsc::SyncSender<ControlResponse>,
-    /// Whether it is an operator, whose request overrides refusals; otherwise a container's start waits.
+    /// Whether it is an operator, whose request overrides refusals; otherwise it is a runtime, and a container's start waits.
     pub(super) is_operator: bool,
 }
 
@@ -153,8 +153,8 @@ pub(super) fn spawn_prefetch() -> mpsc::SyncSender<(PathBuf, Vec<MountSurface>)>
     views
 }
 
-/// Does a job on a thread that shares no open files with the others. A job that hangs keeps a killed process from ending. All its files are
-/// closed nevertheless, `/dev/fuse` too, and so the locks of its role and its leases are released.
+/// Does a job on a thread that shares no open files with the others. A job that hangs keeps a killed process from ending. The process's
+/// files are closed nevertheless, `/dev/fuse` too, and so the locks of its role and its leases are released.
 fn with_unshared_files<T: Send>(job: impl FnOnce() -> T + Send) -> T {
     let alone = || {
         // SAFETY: a job opens by path all that it uses. The outcome needs descriptors of the process, and the thread that joins this

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Of a thread. What it does not touch is address space alone; it touches some 13 KiB.
 const STACK_SIZE: usize = 128 << 10;
-/// Divisor of a CPU's time: answering a container takes at most this part of it,
+/// Answering a container takes at most `1 / ANSWER_SHARE` of a CPU,
 const ANSWER_SHARE: u32 = 10;
 /// and this much more in one go: some thousand calls.
 const ANSWER_BURST: Duration = Duration::from_millis(20);

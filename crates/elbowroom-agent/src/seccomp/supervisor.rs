@@ -324,8 +324,8 @@ impl SeccompSupervisor {
         }
     }
 
-    /// Kills a worker that is stopped or hangs: it gives no sign, and a call has waited as long. A worker that gives signs leaves calls to
-    /// the kernel whose threads do not come back, so no container can have it killed.
+    /// Kills a worker that is stopped or hangs: for [`HANG_TIMEOUT`] it has given no sign and a call has waited. A worker that gives signs
+    /// leaves to the kernel the calls that its threads do not come back from, so no container can have it killed.
     fn kill_hung_worker(&mut self) {
         let now = Instant::now();
         let beats = self.state.record.heartbeats();

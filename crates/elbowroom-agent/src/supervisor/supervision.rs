@@ -254,7 +254,7 @@ impl Supervisor<'_> {
     }
 }
 
-/// Whether one of the agent's mounts is gone. A mount of another program over it hides it for as long as it is there.
+/// Whether one of the agent's mounts is gone. Where another program has mounted over it, that is noticed only once that mount is gone too.
 fn is_unmounted(start: &AgentOptions) -> bool {
     Connection::ALL
         .map(|connection| start.mount_point(connection))

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// A part of one CPU, and how much may be owed.
 struct Allowance {
-    /// Its divisor: the part is `1 / share`.
+    /// The part is `1 / share`.
     share: u64,
     /// CPU time that may be owed.
     burst: Duration,

@@ -124,7 +124,7 @@ impl<'a> FuseServer<'a> {
                 if let NodeTarget::View(slot, _) = self.resolve_node(request.nodeid)? {
                     self.snapshot(slot)?;
                 }
-                // Then it shows the host's pressure, and no program in the container may arm a trigger on that.
+                // A container without pressure of its own is shown the host's, and its programs may arm no trigger on that.
                 if flags & libc::O_ACCMODE as u32 != 0 && self.snapshot.facts.has_pressure == 0 {
                     return Err(Errno::ROFS);
                 }
@@ -284,7 +284,8 @@ impl<'a> FuseServer<'a> {
         self.slots.snapshot(slot, &mut self.snapshot).ok_or(Errno::STALE)
     }
 
-    /// Whether a file is there. Files that this host lacks, its containers lack too. The triggers' connection has files that take them.
+    /// Whether a file is there. Files that this host lacks, its containers lack too. The connection for triggers has only files that take
+    /// triggers.
     fn has(&self, node: ViewNode) -> bool {
         let is_served = self.triggers.is_none()
             || matches!(node, ViewNode::Proc | ViewNode::Pressure)

@@ -1,5 +1,5 @@
-//! An agent in a container of its own. `elbowroom host agent` mounts the image's directory with the program below the run directory of the
-//! host, and starts the agent from there: engines find the program of a hook at that path.
+//! An agent in a container of its own. `elbowroom host agent` takes the directory of the image that holds the program, mounts it below the
+//! host's run directory, and starts the agent from there: engines find the program of a hook at that path.
 //!
 //! A container's main process is the supervisor. When it is killed, the engine ends every process in the container's cgroups. The standby
 //! has left these: it starts a supervisor that stops the agent, so views are taken out of containers, and limits off, instead of failing.

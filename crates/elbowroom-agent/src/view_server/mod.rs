@@ -29,7 +29,7 @@
 //!   would wait for that page for good. So the next server aborts the connection, and all views are made anew.
 //! - No code here touches a path below the mount, not even with `stat`.
 //!
-//! # Properties (crates/elbowroom/tests/fuse.rs)
+//! # Properties (crates/elbowroom-agent/tests/fuse.rs)
 //! `no_read_fails_tears_or_mixes_while_every_process_is_killed_in_turn`, `what_is_published_is_what_is_read_next`,
 //! `every_file_reads_as_rendered`.
 //!

@@ -29,7 +29,7 @@ const QUICK_THREADS: usize = 3;
 const SLOW_DROP: Duration = Duration::from_millis(10);
 /// How long a tenant counts as slow after that.
 const SLOW_FOR: Duration = Duration::from_secs(60);
-/// Divisor of a CPU's time: dropping the pages of a slow tenant takes at most this part of it.
+/// Dropping the pages of a slow tenant takes at most `1 / SLOW_SHARE` of a CPU.
 const SLOW_SHARE: u32 = 20;
 
 /// What is to be dropped.

@@ -165,8 +165,8 @@ impl Publisher {
 
     /// Makes a container's view: the directory `id` is there when this returns. The sizes of its files are measured
     /// now and change only when more CPUs become possible for it, or the machine has more disks. `whose` are two
-    /// numbers. The first tells the container from any other, also from one that has its name later; it is found by it after a restart.
-    /// The second is that of the outermost container around it, or its own.
+    /// numbers. The first tells the container from any other, also from one that has its name later; a restarted process finds the
+    /// container by it. The second is that of the outermost container around it, or its own.
     ///
     /// # Errors
     /// [`FuseError::Name`], [`FuseError::Exists`], [`FuseError::Full`], [`FuseError::TooManyCpus`].

@@ -25,8 +25,8 @@ use std::collections::BTreeMap;
 
 /// For how many periods harm is looked for.
 const TRIAL_PERIODS: u8 = 2;
-/// A container's load has returned when it is more than this many times what it was before the loan, or when more than this many times
-/// what was taken came back.
+/// A container's load has returned when it is more than this many times what it was before the loan. Where no load is known, it has
+/// when more than this many times what was taken came back.
 const RETURNED: f64 = 2.0;
 /// How long programs have to give memory back themselves before the kernel takes it: one period.
 const GRACE_PERIOD: Micros = Micros::secs(1);

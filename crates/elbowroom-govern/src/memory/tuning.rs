@@ -98,7 +98,7 @@ pub(super) struct SavingTuning {
     /// `user_proactive_reclaim`): a large step that it cannot take costs CPU time.
     pub(super) max_step: f64,
     pub(super) min_step: f64,
-    /// What is left in any container.
+    /// The least that is left in any container, in bytes.
     pub(super) keep: f64,
     /// What may come back in a second, as a part of usage, before that is harm.
     pub(super) harmless_refault: f64,

@@ -13,7 +13,7 @@ use std::path::Path;
 pub struct LeaseSnapshot(BTreeMap<u64, Vec<LeaseRecord>>);
 
 impl LeaseSnapshot {
-    /// The leases of a ledger and of the one for disks in it, which need not exist. None for a user who may not read the ledger,
+    /// The leases of a ledger and of the one for disks in it, which need not exist. Empty for a user who may not read the ledger,
     /// and so may not write the leased files either.
     ///
     /// # Errors

@@ -7,7 +7,7 @@
 //! explanation is a process directly in the parent (v1 allows it), looking is in vain and soon costs one read a period.
 //!
 //! With [`ActivitySource::Tracked`], the scheduler says through BPF which groups ran and for how long. Each period, the memory of those is
-//! read from files. Once in 64 periods, the memory of every other group is read too, and the CPU time of groups that ran since.
+//! read from files. Once in 64 periods, the memory of each group is read in any case, and the CPU time of groups that ran since.
 //!
 //! A group inside a container is no view's: it is read every 1.5 s, whatever it does, and never early.
 //!

@@ -6,7 +6,7 @@
 //! | second | container: idle seconds, summed over CPUs as `/proc/stat` sums them |
 //!
 //! A process's start time in `/proc/PID/stat` counts from the host's boot. `ps` subtracts it from the first field for how long a
-//! process runs and its %CPU. It adds it to the time of day less the first field for when the process started (lxcfs#444). So the
+//! process runs and its %CPU. `ps` also adds it to the time of day less the first field for when the process started (lxcfs#444). So the
 //! three must have one beginning: that of `btime` ([`super::stat`]) and of sysinfo(2). The age of a container's process 1 says how
 //! old the container is.
 //!

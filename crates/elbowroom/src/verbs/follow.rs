@@ -40,8 +40,8 @@ const CGROUP_ENV: &str = "ELBOWROOM_CGROUP";
 
 /// Waits for the end of its input, whose last line is the setting's value and the user's, and restores the user's value. It does not if the
 /// line is `done`, or another program has set the value meanwhile. While the value is being set it may be `any`, because servers round. A
-/// server that is still busy with that refuses another value, or returns to the old one. So it tries twenty times, a second apart, and
-/// checks the result a second later.
+/// server that is still busy with that refuses another value, or returns to the one that was being set. So the script tries twenty times, a
+/// second apart, and checks the result a second later.
 const GUARD_SCRIPT: &str = r#"program=$1 now='' was='' is_set='' tries=20
 shift
 while read -r ours users; do now=$ours was=$users; done

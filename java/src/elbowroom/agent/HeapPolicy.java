@@ -5,8 +5,8 @@ package elbowroom.agent;
  * The elastic heap of Adaptive Resource Views, section 4.2, as a function of what was seen.
  *
  * <p>VirtualMax moves with effective memory. When it grows there is nothing to do but to say so. When it shrinks there are the
- * paper's three scenarios. Committed memory fits. Or used memory fits, and the rest must be released. Or not even used memory fits,
- * and the program's garbage must go first, again and again until it fits.
+ * paper's three scenarios: committed memory fits; or only used memory fits, and the rest must be released; or not even that fits,
+ * and the program's garbage must be collected first, again and again until it fits.
  *
  * <p>Differs from the paper in two ways. Collections back off while they do not help, because a heap full of living objects never
  * fits, and while the heap soon grows again, because not every machine's growth is bounded. And the bound of a program that cannot

@@ -32,8 +32,8 @@ final class HeapTarget {
     }
 
     /**
-     * VirtualMax: the larger of what effective memory leaves beside everything else in use, and of the heap's part of it. It is never
-     * more than its part of the most that effective memory can become.
+     * VirtualMax: what effective memory leaves beside everything else in use, or the heap's part of effective memory, whichever is
+     * larger. It is never more than the heap's part of the most that effective memory can become.
      *
      * <p>A heap that stopped at its part would never fill what the container is shown. Effective memory grows only for containers that
      * fill it (Adaptive Resource Views, algorithm 2: nine tenths). Beyond the view waits more memory or reclaim; beyond the hard limit

@@ -182,8 +182,8 @@ interface Knob {
         }
 
         /**
-         * Gives back what a collection changed at its end, or at the next bound where the program's heap was too full for that. Also
-         * when the least was refused, because the user has set the most below it meanwhile.
+         * Gives back the flags that a collection changed: after it, or, where the program's heap was too full for that, at the next
+         * bound. The same where the least was refused, because the user has set the most below it meanwhile.
          */
         private void loosen() {
             if (tight) {

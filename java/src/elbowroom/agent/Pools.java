@@ -12,8 +12,8 @@ import java.util.function.IntSupplier;
 /**
  * The parallelism of the common pool and of the scheduler of virtual threads, by their own interfaces.
  *
- * <p>Neither is touched before effective CPU first changes, because to look at a pool is to make it. Nor at all where a property
- * of the program sets its parallelism, or where its parallelism is neither HotSpot's nor ours: the program has set it.
+ * <p>Neither is touched before effective CPU first changes, because to look at a pool is to make it. A pool is left alone where a
+ * property of the program sets its parallelism, or where its parallelism is neither HotSpot's nor ours: the program has set it.
  */
 final class Pools {
     private static final String COMMON = "java.util.concurrent.ForkJoinPool.common.parallelism";

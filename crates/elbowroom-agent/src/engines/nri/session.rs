@@ -87,8 +87,8 @@ impl<'a> NriSession<'a> {
         Ok(news)
     }
 
-    /// The answer's payload. An unknown or invalid request is answered by an empty one, which every message of NRI may
-    /// be: an error would be a veto, and the container would not start.
+    /// The answer's payload. To an unknown or invalid request it is empty, as every message of NRI may be: an error would
+    /// be a veto, and the container would not start.
     fn answer(&mut self, request: &[u8], news: &mut Vec<NriEvent>) -> Result<Vec<u8>, NriError> {
         let Ok(request) = TtrpcRequest::decode(request) else {
             news.push(NriEvent::Undecodable { method: "?".to_owned() });

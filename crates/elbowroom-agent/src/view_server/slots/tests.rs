@@ -61,7 +61,7 @@ fn the_containers_in_one_container_have_one_account() {
     assert_eq!(inner.map(account), [account(outer); 2]);
     assert_ne!(account(outer), account(neighbour));
     assert_eq!(slots.tenant(inner[0]), 10);
-    // A container in the slot of one that is gone pays for itself, while other containers of its tenant are there and afterwards.
+    // A container in the slot of one that is gone pays for itself, while others of the gone one's tenant are there and afterwards.
     slots.remove(outer);
     let later: Vec<SlotHandle> = (40..42).map(|n| add(&format!("later{n}"), n, n)).collect();
     let all = [neighbour, inner[0], later[0], later[1]];

@@ -1,4 +1,4 @@
-//! The limits of one container on one disk, by the user or program that set them.
+//! The limits of one container on one disk: those of its user, of another program, and ours.
 
 use elbowroom_govern::disk::Cap;
 use elbowroom_types::id::{CgroupId, DeviceNumber};
