@@ -199,7 +199,7 @@ export async function mock({ port = 0, containers = 5, state = "quiet", token = 
     if (index < 0 || (what === "network" && settings.old)) return json({ error: `no container ${id}` }, 404);
     if (what === "network") return json(network(index, Date.now()));
     const live = all()[index];
-    return json({ container: container(live, index), explain: { rule: `${live.cpu_effective} CPUs now, between ${live.cpu_lower} and ${live.cpu_upper}: no quota, ${CPUS} allowed, and weight 1024 of 2048 which is worth ${live.cpu_lower} of ${CPUS} CPUs; ${mib(live.memory_effective)} of memory now, between soft ${mib(live.memory_soft)} and hard ${mib(live.memory_hard)} (/${live.name}).` } });
+    return json({ container: container(live, index), explain: { rule: `${live.cpu_effective} ${live.cpu_effective === 1 ? "CPU" : "CPUs"} now, between ${live.cpu_lower} and ${live.cpu_upper}: no quota, ${CPUS} allowed, and weight 1024 of 2048 which is worth ${live.cpu_lower} of ${CPUS} CPUs; ${mib(live.memory_effective)} of memory now, between soft ${mib(live.memory_soft)} and hard ${mib(live.memory_hard)} (/${live.name}).` } });
   });
 
   const write = (to, event, data) => to.write(`event: ${event}\ndata: ${JSON.stringify(data)}\n\n`);
