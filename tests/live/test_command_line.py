@@ -93,6 +93,17 @@ def test_a_terminal_is_told_that_nproc_says_more_and_explain_says_which_programs
     assert "ask the kernel" not in agent.cli("explain", told.name).stdout
 
 
+def test_check_is_no_wider_than_its_terminal(binary, tmp_path):
+    check = f"{binary} --run-dir {tmp_path} check"
+    # Its size is set before it asks for it.
+    terminal = Terminal(["sh", "-c", f"stty cols 80 rows 40; {check}; echo its end"], 80, 40)
+    terminal.shows(b"its end")
+    lines = terminal.seen.decode().splitlines()
+    assert max(map(len, subprocess.run(check.split(), capture_output=True, text=True).stdout.splitlines())) > 80
+    assert max(map(len, lines)) <= 80 and any("kernel" in line for line in lines), lines
+    assert terminal.end() == 0
+
+
 def test_a_container_whose_engine_keeps_its_files_elsewhere_is_told_of(new_agent, docker, tmp_path):
     agent = new_agent()
     agent.config = re.sub("docker_root = .*", f'docker_root = "{tmp_path}"', agent.config)

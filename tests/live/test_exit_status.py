@@ -52,6 +52,12 @@ def test_a_wrong_command_line_is_2_for_every_verb(done):
         assert wrong.returncode == 2 and len(wrong.stderr.splitlines()) == 1 and not wrong.stdout, (verb, wrong)
 
 
+def test_without_a_verb_it_is_2_and_the_help(done):
+    alone, helped = done(), done("--help")
+    assert alone.returncode == 2 and not alone.stdout and alone.stderr == helped.stdout, alone
+    assert "run-reaper" not in alone.stderr
+
+
 def test_without_an_agent_each_verb_does_what_the_table_says(done):
     for verb, (has_no, alone) in table().items():
         if alone == "2":
@@ -83,9 +89,14 @@ def test_another_user_is_told_that_root_is_needed(agent, open_program):
     as_nobody = lambda *words: subprocess.run(
         [open_program, "--run-dir", agent.run_dir, *words], capture_output=True, text=True, user=NOBODY, group=NOBODY, extra_groups=[]
     )
-    for words in (["list"], ["show", "x"], ["alerts"]):
+    for words in (["list"], ["show", "x"], ["alerts"], ["run", "--memory", "40Mi", "--", "true"]):
         refused = as_nobody(*words)
         assert refused.returncode == 2 and "needs root" in refused.stderr, (words, refused)
     # It does not say that no agent runs.
     checked = as_nobody("check")
     assert checked.returncode == 1 and "needs root" in checked.stdout and "start one" not in checked.stdout, checked
+    # What only root can see is not called missing.
+    fuse = next(line for line in checked.stdout.splitlines() if "/dev/fuse" in line)
+    assert fuse.split()[0] in ("?", "ok") and "load the fuse module" not in checked.stdout, checked
+    told = as_nobody("version")
+    assert told.returncode == 0 and "only root may ask" in told.stdout, told

@@ -60,7 +60,8 @@ impl ControlClient {
         let stream = match UnixStream::connect(&path) {
             Ok(stream) => stream,
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {
-                bail!("{}: only root may ask the agent: this needs root: try with sudo", path.display())
+                let why = "only root may ask the agent: this needs root: try with sudo";
+                return Err(std::io::Error::new(e.kind(), format!("{}: {why}", path.display())).into());
             }
             Err(_) => bail!("no agent answers on {}: start one with `elbowroom agent`", path.display()),
         };

@@ -99,11 +99,28 @@ pub const fn colour_name(colour: Colour) -> &'static str {
 /// Whether more memory would help a container, for people: in tables, sentences and on the dashboard. One whose limit is too small for
 /// it needs more, though it waits for nothing.
 pub const fn more_memory(colour: Colour, verdict: VerdictStatus) -> &'static str {
-    match (verdict, colour) {
-        (VerdictStatus::Tight | VerdictStatus::WaitingMemory | VerdictStatus::Killed, _)
-        | (_, Colour::Red) => "needs more",
-        (_, Colour::Yellow) => "fine",
-        (_, Colour::Green) => "more will not help",
+    match colour {
+        _ if needs_more(colour, verdict) => "needs more",
+        Colour::Red | Colour::Yellow => "fine",
+        Colour::Green => "more will not help",
+    }
+}
+
+/// Whether a container needs more memory, by its colour or else by its verdict.
+pub const fn needs_more(colour: Colour, verdict: VerdictStatus) -> bool {
+    matches!(colour, Colour::Red)
+        || matches!(verdict, VerdictStatus::Tight | VerdictStatus::WaitingMemory | VerdictStatus::Killed)
+}
+
+/// What happens to a container's memory beside whether it needs more; `None` where it could lend but for its own need.
+pub const fn shown_memory_state(
+    colour: Colour,
+    verdict: VerdictStatus,
+    state: memory::LendingState,
+) -> Option<&'static str> {
+    match state {
+        memory::LendingState::Spare if needs_more(colour, verdict) => None,
+        state => Some(memory_state(state)),
     }
 }
 

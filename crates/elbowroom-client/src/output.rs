@@ -311,9 +311,8 @@ pub fn one_line(error: &anyhow::Error) -> String {
 /// An error as the program ends with it: on one line, and with the way out where the kernel refused what only root may do.
 pub fn error_line(error: &anyhow::Error) -> String {
     let line = one_line(error);
-    let is_refused = has_cause(error, |kind| kind == ErrorKind::PermissionDenied)
-        || line.contains("ermission denied")
-        || line.contains("not permitted");
+    let is_refused =
+        is_permission_denied(error) || line.contains("ermission denied") || line.contains("not permitted");
     let hint = if is_refused && !rustix::process::geteuid().is_root() && !line.contains("needs root") {
         ": this needs root: try with sudo"
     } else {
@@ -324,6 +323,11 @@ pub fn error_line(error: &anyhow::Error) -> String {
 
 fn has_cause(error: &anyhow::Error, is: impl Fn(ErrorKind) -> bool) -> bool {
     error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>()).any(|cause| is(cause.kind()))
+}
+
+/// Whether the kernel refused what only another user may do.
+pub fn is_permission_denied(error: &anyhow::Error) -> bool {
+    has_cause(error, |kind| kind == ErrorKind::PermissionDenied)
 }
 
 /// Whether the reader of the answer went away.

@@ -272,6 +272,25 @@ pub(crate) struct AgentChildArgs {
     pub(crate) verbose: u8,
 }
 
+/// What a refused command line is answered with: the help where a verb is missing, else what is wrong.
+pub(crate) fn refusal(error: &clap::Error) -> String {
+    let help = match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Some(error.render().to_string()),
+        ErrorKind::MissingSubcommand => help_without_verb(error),
+        _ => None,
+    };
+    help.map_or_else(|| format!("elbowroom: {}", usage_error_line(error)), |help| help.trim_end().to_owned())
+}
+
+/// The help of the command that lacks a verb: clap names those that are hidden too.
+fn help_without_verb(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(called)) = error.get(ContextKind::InvalidSubcommand) else { return None };
+    let mut command = crate::command();
+    command.build();
+    let found = called.split(' ').skip(1).try_fold(&mut command, |at, word| at.find_subcommand_mut(word))?;
+    Some(found.render_long_help().to_string())
+}
+
 /// A refused command line on one line, whatever bytes it quotes: people see it in logs, and terminals interpret it.
 pub(crate) fn usage_error_line(error: &clap::Error) -> String {
     let mut text = error.render().to_string();
@@ -299,6 +318,21 @@ pub(crate) fn usage_error_line(error: &clap::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_verb_the_help_is_told_and_no_verb_of_the_programs_own() {
+        for (words, verb) in [
+            (&["elbowroom"][..], "\n  housekeeping "),
+            (&["elbowroom", "--run-dir", "/run/x"], "\n  housekeeping "),
+            (&["elbowroom", "probe"], "\n  send "),
+        ] {
+            let told = refusal(&crate::command().try_get_matches_from(words).unwrap_err());
+            assert!(told.contains(verb) && !told.contains("run-reaper"), "{words:?}: {told}");
+            assert_eq!(told.trim_end(), told);
+        }
+        let bare = refusal(&crate::command().try_get_matches_from(["elbowroom"]).unwrap_err());
+        assert_eq!(bare, crate::command().render_long_help().to_string().trim_end());
+    }
 
     #[test]
     fn a_refused_command_line_is_one_harmless_line() {

@@ -17,5 +17,6 @@ pub use verbs::record::replay_recording;
 
 /// The command line's definition, for manual pages and completions.
 pub fn command() -> clap::Command {
-    help::with_groups(<cli::Cli as clap::CommandFactory>::command())
+    // Without a verb there is more to say than clap's short help.
+    help::with_groups(<cli::Cli as clap::CommandFactory>::command().arg_required_else_help(false))
 }

@@ -36,7 +36,7 @@ pub fn main() -> ExitCode {
     let cli = match command.try_get_matches_from(&args).and_then(|found| Cli::from_arg_matches(&found)) {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => {
-            say(&format!("elbowroom: {}", cli::usage_error_line(&error)));
+            say(&cli::refusal(&error));
             return ExitCode::from(2);
         }
         // Help and version.

@@ -57,13 +57,25 @@ fn throttled(facts: &HostFacts) -> Vec<DoctorFinding> {
             Some(match crowd {
                 Some(n) => found
                     .with_evidence(g.file(HierarchyController::Pids, "pids.current"), n)
-                    .with_advice(format!("Its {n} threads use up a quota of {cpus:.1} CPUs at once: fewer threads are stopped less, \
-                                     and a view of Elbowroom tells runtimes how many to start.")),
+                    .with_advice(crowd_advice(n, cpus)),
                 None => found,
             }
             .with_fix(fix))
         })
         .collect()
+}
+
+/// What helps `threads` that are more than a quota of `cpus` lets run.
+fn crowd_advice(threads: u64, cpus: f64) -> String {
+    match threads {
+        1 => format!(
+            "Its one thread uses up a quota of {cpus:.1} CPUs by itself: only a larger quota stops it less."
+        ),
+        n => format!(
+            "Its {n} threads use up a quota of {cpus:.1} CPUs at once: fewer threads are stopped less, and a view of Elbowroom tells \
+             runtimes how many to start."
+        ),
+    }
 }
 
 /// How a quota stopped it between the looks: the periods in which it was stopped, all periods, and the microseconds. Then where
@@ -210,4 +222,19 @@ fn minimum_weight(facts: &HostFacts) -> Vec<DoctorFinding> {
             )
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_is_not_told_to_be_fewer() {
+        let alone = crowd_advice(1, 0.2);
+        assert!(
+            alone.starts_with("Its one thread uses up a quota of 0.2 CPUs") && !alone.contains("fewer"),
+            "{alone}"
+        );
+        assert!(crowd_advice(8, 1.0).starts_with("Its 8 threads use up a quota of 1.0 CPUs at once: fewer"));
+    }
 }

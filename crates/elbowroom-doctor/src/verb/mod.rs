@@ -19,7 +19,7 @@ use crate::checks::{CHECKS, CgroupFacts, HostFacts, examine, is_harmful};
 use crate::facts::{CounterSampleStore, DoctorConfig, LastCounterSample, collect_facts};
 use crate::fixes::journal::Journal;
 use agent::AgentKnowledge;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use elbowroom_client::control::{LoadSources, running_config};
 use elbowroom_client::output::{Format, OutputArgs, ask, write_stdout};
@@ -28,7 +28,7 @@ use elbowroom_linux::root::Root;
 use elbowroom_linux::timer::now_boot;
 use elbowroom_linux::{lease, process};
 use elbowroom_types::finding::DoctorFinding;
-use elbowroom_types::lookup::{ContainerNames, find_container};
+use elbowroom_types::lookup::{ContainerNames, LookupError, find_container};
 use elbowroom_types::unit::{Micros, parse_duration};
 use elbowroom_types::verdict::Verdict;
 use elbowroom_types::visible::Visible;
@@ -225,7 +225,12 @@ fn container_called<'a>(facts: &'a HostFacts, name: &str) -> Result<&'a CgroupFa
     let containers: Vec<&CgroupFacts> = facts.containers().collect();
     let known = containers.iter().map(|group| group.container.as_ref().map(|c| c.names(&group.path)));
     let names: Vec<ContainerNames<'_>> = known.map(Option::unwrap_or_default).collect();
-    Ok(containers[find_container(&names, name)?])
+    find_container(&names, name).map(|place| containers[place]).map_err(|error| match error {
+        LookupError::Unknown { meant: None, .. } => {
+            anyhow!("{error}: `elbowroom list` shows those that run")
+        }
+        error => error.into(),
+    })
 }
 
 /// The most bytes of an answer to a question: a terminal's line.
@@ -240,4 +245,15 @@ fn confirm(question: &str) -> Result<bool> {
     let mut answer = Vec::new();
     LineReader::new(std::io::stdin().lock(), MAX_ANSWER_BYTES).next_line(&mut answer)?;
     Ok(matches!(answer.trim_ascii(), b"y" | b"Y" | b"yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_like_none_is_told_where_the_names_are() {
+        let error = container_called(&HostFacts::default(), "nosuch").unwrap_err().to_string();
+        assert_eq!(error, "no container \"nosuch\": `elbowroom list` shows those that run");
+    }
 }

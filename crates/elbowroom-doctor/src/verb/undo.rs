@@ -21,6 +21,7 @@ use std::process::ExitCode;
 #[derive(Args)]
 pub struct UndoArgs {
     /// The fix to take back; without it, those in force are listed.
+    #[arg(value_parser = parse_id)]
     id: Option<u64>,
     /// Take back all of them, the last first.
     #[arg(long, conflicts_with = "id")]
@@ -29,6 +30,11 @@ pub struct UndoArgs {
     state: StateDirArgs,
     #[command(flatten)]
     output: OutputArgs,
+}
+
+/// A fix's number.
+fn parse_id(word: &str) -> Result<u64, &'static str> {
+    word.parse().map_err(|_| "it is the number of a fix, as `elbowroom undo` lists them")
 }
 
 #[derive(Serialize)]
@@ -240,6 +246,18 @@ mod tests {
     fn undone(host: &Fixture, leases: &Path, entry: &FixEntry, others: &[FixEntry]) -> (&'static str, bool) {
         let (files, stays) = revert_fix(&Root::at(host.path()).unwrap(), leases, entry, others);
         (files[0].outcome, stays)
+    }
+
+    #[test]
+    fn a_word_that_is_no_number_is_told_where_numbers_are() {
+        let typed =
+            |word| UndoArgs::augment_args(clap::Command::new("undo")).try_get_matches_from(["undo", word]);
+        assert!(typed("3").is_ok());
+        let refused = typed("abc").unwrap_err().to_string();
+        assert!(
+            refused.contains("as `elbowroom undo` lists them") && !refused.contains("digit"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -148,7 +148,14 @@ impl fmt::Display for ViewChangeReason {
             Self::Gone => write!(f, "it is gone"),
             Self::CpuBounds(cpu::CpuBounds { lower, upper }) => {
                 let lower = if lower == upper { String::new() } else { format!("from {lower} to ") };
-                write!(f, "settings, or the company it is in, now give it {lower}{}", counted(upper, "CPU"))
+                write!(
+                    f,
+                    "its settings or its neighbours changed: it gets {lower}{} now",
+                    counted(upper, "CPU")
+                )
+            }
+            Self::MemoryBounds(memory::MemoryBounds { soft, hard }) if soft == hard => {
+                write!(f, "its limit is now {hard}")
             }
             Self::MemoryBounds(memory::MemoryBounds { soft, hard }) => {
                 write!(f, "settings now give it from {soft} to {hard} of memory")
@@ -355,6 +362,15 @@ mod tests {
             },
             "it used 97% of 3 CPUs while 412ms of CPU time went unused: one CPU more",
         );
+        let cpu = |lower, upper| ViewChangeReason::CpuBounds(cpu::CpuBounds { lower, upper });
+        check(cpu(1, 1), "its settings or its neighbours changed: it gets 1 CPU now");
+        check(cpu(1, 4), "its settings or its neighbours changed: it gets from 1 to 4 CPUs now");
+        let memory = |soft, hard| {
+            let bounds = memory::MemoryBounds { soft: Bytes::mib(soft), hard: Bytes::mib(hard) };
+            ViewChangeReason::MemoryBounds(bounds)
+        };
+        check(memory(64, 64), "its limit is now 64MiB");
+        check(memory(32, 64), "settings now give it from 32MiB to 64MiB of memory");
         check(
             ViewChangeReason::NoSlack { slack: Slack { unused: Micros::ZERO, ..slack }, lower: 4 },
             "none of 480ms of CPU time went unused: one CPU less, towards 4",

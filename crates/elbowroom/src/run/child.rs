@@ -41,7 +41,7 @@ pub(crate) fn main(args: &ChildArgs, run_dir: &Path) -> ExitCode {
     let pressure_file = match prepare(args, run_dir) {
         Ok(pressure_file) => pressure_file,
         Err(error) => {
-            say(&format!("elbowroom: {}", elbowroom_client::output::one_line(&error)));
+            say(&elbowroom_client::output::error_line(&error));
             return ExitCode::from(NOT_STARTED);
         }
     };

@@ -22,7 +22,7 @@ use elbowroom_agent::engines::oci::injection;
 use elbowroom_agent::probes::settings::ProbeSettings;
 use elbowroom_agent::probes::{ProbePoller, socket_path};
 use elbowroom_agent::{java, lifecycle};
-use elbowroom_client::output::say;
+use elbowroom_client::output::{error_line, say};
 use elbowroom_linux::signal;
 use elbowroom_linux::signal::{ReceivedSignal, SignalFd};
 use elbowroom_types::label::RuntimeInjection;
@@ -110,7 +110,7 @@ const INVALID_REQUEST: u8 = 2;
 /// Runs the command and returns its status, 128 and the signal's number where a signal ended it.
 pub(crate) fn main(args: &RunArgs, run_dir: &Path) -> ExitCode {
     ExitCode::from(run(args, run_dir).unwrap_or_else(|error| {
-        say(&format!("elbowroom: {}", elbowroom_client::output::one_line(&error)));
+        say(&error_line(&error));
         INVALID_REQUEST
     }))
 }
@@ -163,7 +163,7 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
     Ok(match status {
         Ok(status) => status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)) as u8,
         Err(error) => {
-            say(&format!("elbowroom: {}", elbowroom_client::output::one_line(&error)));
+            say(&error_line(&error));
             NOT_STARTED
         }
     })

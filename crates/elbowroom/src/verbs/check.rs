@@ -6,7 +6,7 @@ use anyhow::Result;
 use elbowroom_agent::config::AgentConfig;
 use elbowroom_client::api::{AgentStatus, ControlRequest, ControlResponse, OtlpStatus};
 use elbowroom_client::control::ControlClient;
-use elbowroom_client::output::{Format, OutputArgs, one_line, unexpected_response};
+use elbowroom_client::output::{OutputArgs, is_permission_denied, one_line, unexpected_response};
 use elbowroom_linux::bounded;
 use elbowroom_linux::cgroup::{CgroupController, CgroupLayout, HierarchyMode};
 use elbowroom_linux::containers::ContainerSelector;
@@ -25,8 +25,8 @@ use std::path::Path;
 struct Prerequisite {
     /// What was looked at.
     name: &'static str,
-    /// Whether it is there.
-    present: bool,
+    /// Whether it is there; `None` where only root can tell.
+    present: Option<bool>,
     /// Whether the agent cannot work without it.
     required: bool,
     /// What was seen.
@@ -42,26 +42,25 @@ struct CheckOutput {
     agent: Option<AgentStatus>,
     /// Why there is no answer of an agent, where that is so.
     agent_note: Option<String>,
+    /// Whether this user may not ask the agent.
+    #[serde(skip)]
+    agent_refused: bool,
 }
 
 /// Looks at the host; true when nothing required is missing.
 pub(crate) fn check(run_dir: &Path, output: OutputArgs) -> Result<(String, bool)> {
-    let (agent, agent_note) = match agent_status(run_dir) {
-        Ok(status) => (Some(status), None),
-        Err(error) => (None, Some(one_line(&error))),
+    let (agent, agent_note, agent_refused) = match agent_status(run_dir) {
+        Ok(status) => (Some(status), None, false),
+        Err(error) => (None, Some(one_line(&error)), is_permission_denied(&error)),
     };
     let mut facts = prerequisites();
     facts.extend(disk::prerequisites());
     facts.extend(configuration());
     facts.extend(selinux_policy());
     facts.extend(rootless_engines(agent.as_ref().and_then(|agent| agent.config.as_deref())));
-    let ready = facts.iter().all(|f| f.present || !f.required);
-    let report = CheckOutput { ready, facts, agent, agent_note };
-    let text = match output.format {
-        Format::Data(data) => data.document(&report)?,
-        Format::Text => text(&report),
-    };
-    Ok((text, report.ready))
+    let ready = facts.iter().all(|f| f.present == Some(true) || !f.required);
+    let report = CheckOutput { ready, facts, agent, agent_note, agent_refused };
+    Ok((output.answer(&report, || text(&report))?, report.ready))
 }
 
 fn agent_status(run_dir: &Path) -> Result<AgentStatus> {
@@ -76,7 +75,8 @@ fn configuration() -> Option<Prerequisite> {
     let exposure = AgentConfig::load(None).ok()?.exposure(None);
     let lost = if exposure.is_some() { "other users of this host can read its secrets" } else { "" };
     let value = exposure.clone().unwrap_or_else(|| "no secret is open to other users".to_owned());
-    Some(Prerequisite { name: "configuration", present: exposure.is_none(), required: OPTIONAL, value, lost })
+    let present = Some(exposure.is_none());
+    Some(Prerequisite { name: "configuration", present, required: OPTIONAL, value, lost })
 }
 
 /// Whether what SELinux enforces lets containers map their view page, where SELinux is.
@@ -89,7 +89,7 @@ fn selinux_policy() -> Option<Prerequisite> {
         ""
     };
     let value = label.as_ref().map_or_else(|| mode.to_owned(), |label| format!("{mode}; pages are {label}"));
-    Some(Prerequisite { name: "SELinux", present: label.is_some(), required: OPTIONAL, value, lost })
+    Some(Prerequisite { name: "SELinux", present: Some(label.is_some()), required: OPTIONAL, value, lost })
 }
 
 /// The containers of users that get no view, where there are any; `config`: the running agent's configuration file.
@@ -98,7 +98,7 @@ fn rootless_engines(config: Option<&Path>) -> Option<Prerequisite> {
     let number = ContainerSelector::open(&sources).ok()?.of_users().len();
     (number > 0).then(|| Prerequisite {
         name: "rootless engines",
-        present: false,
+        present: Some(false),
         required: OPTIONAL,
         value: format!("{number} without a view"),
         lost: "a cgroup that a user made counts if its path is in containers.cgroups: [\"/user.slice/**/libpod-*/container\"] with crun",
@@ -112,6 +112,8 @@ struct Host {
     capabilities: u64,
     /// As an agent would: only trying says what a kernel lets it do.
     sensor: Option<Sensor>,
+    /// Whether root looks.
+    is_root: bool,
 }
 
 /// What the table asks of the host.
@@ -141,6 +143,22 @@ enum Need {
 use Need::{
     Bpf, Capability, Cgroups, Controller, Fanotify, File, Kernel, KernelFeature, KernelMessages, OpenFiles,
 };
+
+impl Need {
+    /// Whether another user than root may not get it though it is there.
+    fn is_for_root(&self) -> bool {
+        match self {
+            // Root itself is no such thing: that another user looks is known.
+            Capability(bit) => *bit != CAP_SYS_ADMIN,
+            File(path) => Path::new(path).exists(),
+            Fanotify | Bpf | KernelMessages => true,
+            Kernel(..) | KernelFeature(..) | Controller(_) | Cgroups | OpenFiles(_) => false,
+        }
+    }
+}
+
+/// What is seen of something that another user than root cannot judge.
+const NOT_KNOWN: &str = "not known: only root can look";
 
 const REQUIRED: bool = true;
 const OPTIONAL: bool = false;
@@ -192,16 +210,22 @@ fn prerequisites() -> Vec<Prerequisite> {
         layout: Root::host().ok().and_then(|root| CgroupLayout::detect(&root).ok()),
         capabilities: capabilities(&read("/proc/self/status")).unwrap_or(0),
         sensor: Sensor::open(&SensorConfig::default()).ok(),
+        is_root: rustix::process::geteuid().is_root(),
     };
-    let fact = |(name, required, need, lost): &(&'static str, bool, Need, &'static str)| {
-        let (present, value) = host.look(need);
-        let value = value.unwrap_or_else(|| if present { "yes" } else { "no" }.to_owned());
-        Prerequisite { name, present, required: *required, value, lost: if present { "" } else { lost } }
-    };
-    PREREQUISITES.iter().map(fact).collect()
+    PREREQUISITES.iter().map(|row| host.fact(row)).collect()
 }
 
 impl Host {
+    fn fact(&self, (name, required, need, lost): &(&'static str, bool, Need, &'static str)) -> Prerequisite {
+        let (present, value) = self.look(need);
+        let (present, value, lost) = match (present, value) {
+            (true, value) => (Some(true), value.unwrap_or_else(|| "yes".to_owned()), ""),
+            (false, _) if !self.is_root && need.is_for_root() => (None, NOT_KNOWN.to_owned(), ""),
+            (false, value) => (Some(false), value.unwrap_or_else(|| "no".to_owned()), *lost),
+        };
+        Prerequisite { name, present, required: *required, value, lost }
+    }
+
     /// Whether something needed is there, and what was seen where that says more than yes or no.
     fn look(&self, need: &Need) -> (bool, Option<String>) {
         match need {
@@ -248,9 +272,10 @@ fn text(report: &CheckOutput) -> String {
     let mut text = String::new();
     for fact in &report.facts {
         let mark = match (fact.present, fact.required) {
-            (true, _) => "ok",
-            (false, true) => "MISSING",
-            (false, false) => "missing",
+            (Some(true), _) => "ok",
+            (Some(false), true) => "MISSING",
+            (Some(false), false) => "missing",
+            (None, _) => "?",
         };
         let _ = writeln!(text, "{mark:<8} {:<18} {}", fact.name, fact.value);
         if !fact.lost.is_empty() {
@@ -258,7 +283,7 @@ fn text(report: &CheckOutput) -> String {
         }
     }
     text.push_str(&agent_text(report));
-    if report.facts.iter().any(|fact| !fact.present) {
+    if report.facts.iter().any(|fact| fact.present == Some(false)) {
         text.push_str(LEGEND);
     }
     text
@@ -296,7 +321,8 @@ fn agent_text(report: &CheckOutput) -> String {
         }
         None => {
             let note = report.agent_note.as_deref().unwrap_or("none");
-            let _ = writeln!(text, "missing  {:<18} {note}", "agent");
+            let mark = if report.agent_refused { "?" } else { "missing" };
+            let _ = writeln!(text, "{mark:<8} {:<18} {note}", "agent");
         }
     }
     text
@@ -325,15 +351,55 @@ mod tests {
     fn what_missing_means_is_said_where_something_is() {
         let fact = |present, required| Prerequisite {
             name: "BPF",
-            present,
+            present: Some(present),
             required,
             value: "no".into(),
             lost: "it",
         };
-        let report = |facts| CheckOutput { ready: true, facts, agent: None, agent_note: None };
+        let report =
+            |facts| CheckOutput { ready: true, facts, agent: None, agent_note: None, agent_refused: false };
         let text = |facts| text(&report(facts));
         assert!(text(vec![fact(true, true), fact(false, false)]).ends_with(LEGEND));
         assert!(!text(vec![fact(true, true)]).contains(LEGEND));
+    }
+
+    #[test]
+    fn what_only_root_can_see_is_not_missing_to_another_user() {
+        let see = |is_root, need| {
+            let host = Host { release: String::new(), layout: None, capabilities: 0, sensor: None, is_root };
+            let fact = host.fact(&("x", REQUIRED, need, "lost"));
+            (fact.present, fact.lost, fact.value)
+        };
+        let unknown = || (None, "", NOT_KNOWN.to_owned());
+        for need in [Fanotify, Bpf, Capability(CAP_SYS_NICE)] {
+            assert_eq!(see(false, need), unknown());
+        }
+        for (is_root, need) in [
+            (true, Bpf),
+            (true, Capability(CAP_SYS_NICE)),
+            (false, Capability(CAP_SYS_ADMIN)),
+            (false, File("/nonexistent/fuse")),
+        ] {
+            assert_eq!(see(is_root, need), (Some(false), "lost", "no".to_owned()));
+        }
+        // A file that is there and is not this user's: what root's is, root's tests can read.
+        assert!(File("/dev/null").is_for_root() && !File("/nonexistent/fuse").is_for_root());
+        let fact = |present| Prerequisite {
+            name: "x",
+            present,
+            required: REQUIRED,
+            value: NOT_KNOWN.into(),
+            lost: "",
+        };
+        let report = CheckOutput {
+            ready: false,
+            facts: vec![fact(None)],
+            agent: None,
+            agent_note: Some("only root may ask".into()),
+            agent_refused: true,
+        };
+        let text = text(&report);
+        assert!(text.lines().all(|line| line.starts_with("?  ")) && text.lines().count() == 2, "{text}");
     }
 
     #[test]

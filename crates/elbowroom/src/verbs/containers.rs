@@ -149,8 +149,7 @@ fn kernel_cpus_note(containers: &[ContainerView], online: u32, style: TableStyle
 }
 
 const KERNEL_CPUS_NOTE: &str = "\
-CPUS is what files in a container say. `nproc` asks the kernel instead, and may
-say more: `elbowroom explain CONTAINER`.
+CPUS is what files in a container say. `nproc` asks the kernel instead, and may say more: `elbowroom explain CONTAINER`.
 ";
 
 pub(super) fn show_text(c: &ContainerView) -> String {
@@ -383,6 +382,8 @@ mod tests {
         let terminal = TableStyle { width: Some(80), ..TableStyle::PLAIN };
         let note = |c, style| !kernel_cpus_note(&[c], 2, style).is_empty();
         assert!(note(container(1, true), terminal));
+        // One paragraph, which the terminal's width alone breaks.
+        assert_eq!(kernel_cpus_note(&[container(1, true)], 2, terminal).lines().count(), 1);
         assert!(!note(container(2, true), terminal) && !note(container(1, false), terminal));
         assert!(!note(container(1, true), TableStyle::PLAIN));
         assert!(!note(container(1, true), TableStyle { headers: false, ..terminal }));

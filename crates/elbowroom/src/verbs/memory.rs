@@ -9,6 +9,7 @@ use elbowroom_client::output::{TableArgs, unexpected_response};
 use elbowroom_client::table::{Align, Keep, TableStyle, clip};
 use elbowroom_govern::GovernorMode;
 use elbowroom_govern::memory::{ColourSource, ContainerMemoryStatus, MemoryDecision, PoolView};
+use elbowroom_types::probe::Colour;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use elbowroom_types::verdict::VerdictStatus;
 use std::cmp::Reverse;
@@ -50,7 +51,7 @@ fn text(report: &MemoryReport, style: TableStyle) -> String {
         return text + "no container was measured yet\n";
     }
     text.push('\n');
-    text.push_str(&pool_table(&report.pools, style));
+    text.push_str(&pool_table(&report.pools, &report.containers, style));
     text.push('\n');
     text.push_str(&container_table(&report.containers, style));
     text.push_str(&saving_text(&report.containers));
@@ -82,7 +83,16 @@ fn saving_text(containers: &[ContainerMemory]) -> String {
     text
 }
 
-fn pool_table(pools: &[PoolView], style: TableStyle) -> String {
+/// Containers in a pool that need more: as many as the governor counts, and no fewer than those whose rows say so by their verdict.
+fn needers(pool: &PoolView, containers: &[ContainerMemory]) -> usize {
+    let is_in = |path: &str| {
+        pool.path == "/" || path.strip_prefix(&pool.path).is_some_and(|rest| rest.starts_with('/'))
+    };
+    let needs = |of: &&ContainerMemory| number_format::needs_more(of.status.colour, of.verdict.status);
+    pool.needers.max(containers.iter().filter(|of| is_in(&of.container.path)).filter(needs).count())
+}
+
+fn pool_table(pools: &[PoolView], containers: &[ContainerMemory], style: TableStyle) -> String {
     let heading = [
         ("SHARED MEMORY", Align::Left, Keep::Always),
         ("SIZE", Align::Right, Keep::Rank(2)),
@@ -99,7 +109,7 @@ fn pool_table(pools: &[PoolView], style: TableStyle) -> String {
             number_format::short_bytes(pool.room.get()),
             number_format::short_bytes(pool.reserved.get()),
             pool.containers.to_string(),
-            pool.needers.to_string(),
+            needers(pool, containers).to_string(),
             if pool.short { "short" } else { "enough" }.to_owned(),
         ]
     };
@@ -173,6 +183,9 @@ const fn source_name(source: ColourSource) -> &'static str {
 /// A container's memory on one line.
 pub(crate) fn memory_status_text(s: &ContainerMemoryStatus, verdict: VerdictStatus) -> String {
     let by = match s.source {
+        _ if s.colour != Colour::Red && number_format::needs_more(s.colour, verdict) => {
+            format!("its verdict is {verdict}")
+        }
         ColourSource::Unknown => "not watched for long enough yet".to_owned(),
         ColourSource::Probe => match s.sigma {
             Some(sigma) => format!("by its probe, {} of its objective", number_format::percent(Some(sigma))),
@@ -181,11 +194,10 @@ pub(crate) fn memory_status_text(s: &ContainerMemoryStatus, verdict: VerdictStat
         ColourSource::Stalls => format!("it waits for memory {} of the time", percent(s.stall)),
         ColourSource::Refaults => "by refaults".to_owned(),
     };
-    let mut line = format!(
-        "{} ({by}), {}",
-        number_format::more_memory(s.colour, verdict),
-        number_format::memory_state(s.state)
-    );
+    let mut line = format!("{} ({by})", number_format::more_memory(s.colour, verdict));
+    if let Some(state) = number_format::shown_memory_state(s.colour, verdict, s.state) {
+        let _ = write!(line, ", {state}");
+    }
     // Of a container that nothing is reserved for both are nothing.
     if s.entitlement > Bytes::ZERO {
         let _ = write!(line, ", entitled to {}, guaranteed minimum {}", s.entitlement, s.floor);
@@ -263,7 +275,6 @@ mod tests {
     };
     use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
     use elbowroom_types::id::CgroupId;
-    use elbowroom_types::probe::Colour;
     use elbowroom_types::verdict::Verdict;
 
     fn status() -> ContainerMemoryStatus {
@@ -383,6 +394,35 @@ mod tests {
         let expect = "more will not help (by its probe, 125% of its objective), paused, entitled to 300MiB, guaranteed minimum \
                       300MiB, 200MiB lent out, 300MiB protected (not in force), shows at most 980MiB";
         assert_eq!(line, expect);
+    }
+
+    #[test]
+    fn one_that_needs_more_by_its_verdict_says_so_and_counts() {
+        let mut status = ContainerMemoryStatus {
+            colour: Colour::Yellow,
+            source: ColourSource::Stalls,
+            stall: Some(0.0),
+            state: LendingState::Spare,
+            ..status()
+        };
+        let line = |status: &ContainerMemoryStatus, verdict| memory_status_text(status, verdict);
+        let tight = line(&status, VerdictStatus::Tight);
+        assert!(tight.starts_with("needs more (its verdict is tight), entitled to "), "{tight}");
+        let ok = line(&status, VerdictStatus::Ok);
+        assert!(ok.starts_with("fine (it waits for memory 0.0% of the time), can lend, "), "{ok}");
+        let mut report = report();
+        report.pools[0] = PoolView { path: "/".into(), needers: 0, containers: 1, ..report.pools[0].clone() };
+        report.containers[0].status = status.clone();
+        let need = |report: &MemoryReport| needers(&report.pools[0], &report.containers);
+        assert_eq!(need(&report), 0);
+        report.containers[0].verdict.status = VerdictStatus::Tight;
+        assert_eq!(need(&report), 1);
+        report.pools[0].path = "/xy".into();
+        assert_eq!(need(&report), 0);
+        // What makes it need more by its colour is told before its verdict.
+        (status.colour, status.stall) = (Colour::Red, Some(0.12));
+        let waits = line(&status, VerdictStatus::WaitingMemory);
+        assert!(waits.starts_with("needs more (it waits for memory 12.0% of the time), entitled"), "{waits}");
     }
 
     #[test]

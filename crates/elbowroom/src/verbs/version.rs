@@ -3,7 +3,7 @@
 use anyhow::Result;
 use elbowroom_client::api::{ControlRequest, ControlResponse};
 use elbowroom_client::control::ControlClient;
-use elbowroom_client::output::OutputArgs;
+use elbowroom_client::output::{OutputArgs, is_permission_denied};
 use serde::Serialize;
 use std::path::Path;
 use std::sync::LazyLock;
@@ -28,7 +28,7 @@ struct VersionOutput {
     commit: Option<&'static str>,
     features: Vec<&'static str>,
     target: String,
-    /// The version of the agent that answers; absent where none does.
+    /// The version of the agent that answers; absent where none does, or only root may ask it.
     agent: Option<String>,
 }
 
@@ -53,6 +53,14 @@ fn joined(features: &[&str]) -> String {
     if features.is_empty() { "none".to_owned() } else { features.join(" ") }
 }
 
+/// Why no agent's version is known.
+fn no_agent<T>(asked: &Result<T>) -> &'static str {
+    match asked {
+        Err(error) if is_permission_denied(error) => "not known: only root may ask",
+        _ => "none answers",
+    }
+}
+
 /// `elbowroom version`.
 pub(crate) fn version(run_dir: &Path, output: OutputArgs) -> Result<String> {
     let agent =
@@ -62,8 +70,8 @@ pub(crate) fn version(run_dir: &Path, output: OutputArgs) -> Result<String> {
         commit: commit(VERSION),
         features: features(),
         target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
-        agent: match agent {
-            Ok(ControlResponse::Status(status)) => Some(status.version),
+        agent: match &agent {
+            Ok(ControlResponse::Status(status)) => Some(status.version.clone()),
             _ => None,
         },
     };
@@ -74,7 +82,7 @@ pub(crate) fn version(run_dir: &Path, output: OutputArgs) -> Result<String> {
             answer.commit.unwrap_or("unknown: not built by packaging/release"),
             joined(&answer.features),
             answer.target,
-            answer.agent.as_deref().unwrap_or("none answers")
+            answer.agent.as_deref().unwrap_or_else(|| no_agent(&agent))
         )
     })
 }
@@ -82,6 +90,13 @@ pub(crate) fn version(run_dir: &Path, output: OutputArgs) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_agent_that_may_not_be_asked_is_not_called_silent() {
+        let failed = |kind: std::io::ErrorKind| no_agent::<()>(&Err(std::io::Error::from(kind).into()));
+        assert_eq!(failed(std::io::ErrorKind::PermissionDenied), "not known: only root may ask");
+        assert_eq!(failed(std::io::ErrorKind::ConnectionRefused), "none answers");
+    }
 
     #[test]
     fn a_release_names_its_commit() {

@@ -30,7 +30,7 @@ pub(super) fn prerequisites() -> Vec<Prerequisite> {
 fn evaluate(host: &DiskPrerequisites) -> Vec<Prerequisite> {
     let fact = |name, present, value: String, lost| Prerequisite {
         name,
-        present,
+        present: Some(present),
         required: false,
         value,
         lost: if present { "" } else { lost },
@@ -130,7 +130,9 @@ mod tests {
     #[test]
     fn what_is_missing_says_what_is_lost_and_the_way_out() {
         let facts = evaluate(&DiskPrerequisites::default());
-        assert!(facts.iter().all(|fact| !fact.present && !fact.required && fact.lost.contains(':')));
+        assert!(
+            facts.iter().all(|fact| fact.present == Some(false) && !fact.required && fact.lost.contains(':'))
+        );
         let v1 = DiskPrerequisites {
             io: Some(CgroupVersion::V1),
             memory: Some(CgroupVersion::V1),
@@ -138,10 +140,13 @@ mod tests {
             pressure: Some("/u/io.pressure".into()),
             weights: vec!["sda (bfq)".into()],
         };
-        let missing: Vec<_> =
-            evaluate(&v1).into_iter().filter(|fact| !fact.present).map(|fact| fact.name).collect();
+        let missing: Vec<_> = evaluate(&v1)
+            .into_iter()
+            .filter(|fact| fact.present == Some(false))
+            .map(|fact| fact.name)
+            .collect();
         assert_eq!(missing, ["disk: page cache"]);
         let v2 = DiskPrerequisites { io: Some(CgroupVersion::V2), memory: Some(CgroupVersion::V2), ..v1 };
-        assert!(evaluate(&v2).iter().all(|fact| fact.present && fact.lost.is_empty()));
+        assert!(evaluate(&v2).iter().all(|fact| fact.present == Some(true) && fact.lost.is_empty()));
     }
 }

@@ -79,11 +79,12 @@ pub(super) const COLUMNS: [TopColumn; 13] = [
         c.memory.as_ref().map_or_else(
             || "-".to_owned(),
             |s| {
-                format!(
-                    "{}, {}",
-                    number_format::more_memory(s.colour, c.verdict.status),
-                    number_format::memory_state(s.state)
-                )
+                let state = number_format::shown_memory_state(s.colour, c.verdict.status, s.state);
+                [number_format::more_memory(s.colour, c.verdict.status)]
+                    .into_iter()
+                    .chain(state)
+                    .collect::<Vec<_>>()
+                    .join(", ")
             },
         )
     }),

@@ -280,9 +280,11 @@ mod tests {
     }
 
     #[test]
-    fn enter_explains_the_chosen_container_which_stays_chosen_when_rows_move() {
+    fn enter_explains_the_container_whose_lines_stand_below_and_a_chosen_one_stays_when_rows_move() {
+        assert_eq!(TopState::default().key(KeyCode::Enter.into()), TopAction::Nothing);
         let mut state = state();
-        assert_eq!(state.key(KeyCode::Enter.into()), TopAction::Nothing);
+        let first = TopAction::Explain("id-of-oomer".to_owned());
+        assert_eq!(state.key(KeyCode::Enter.into()), first);
         press(&mut state, "jj");
         press(&mut state, "c");
         let chosen = TopAction::Explain("id-of-database-of-the-shop".to_owned());

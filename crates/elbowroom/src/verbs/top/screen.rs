@@ -148,8 +148,7 @@ impl Screen<'_> {
     }
 
     fn foot(&self, buffer: &mut Buffer) {
-        let rows = self.state.visible();
-        if let Some(c) = rows.get(self.state.place(&rows).unwrap_or(0)) {
+        if let Some(c) = self.state.told() {
             let words = format!("{}: {}", display_name(c), c.verdict.reason);
             self.put(buffer, self.area.height.saturating_sub(3), 0, &words, self.style(level(c)));
             if let Some(command) = &c.verdict.command {

@@ -119,6 +119,12 @@ impl TopState {
         rows.iter().position(|c| Some(&c.id) == self.selected.as_ref())
     }
 
+    /// The container that the lines below the table are about: the selected one, or else the first.
+    pub(super) fn told(&self) -> Option<&ContainerView> {
+        let rows = self.visible();
+        rows.get(self.place(&rows).unwrap_or(0)).copied()
+    }
+
     /// Scrolls as far as needed for the selected row to be among `rows` rows.
     pub(super) fn scroll(&mut self, rows: usize) {
         self.rows = rows;
@@ -161,7 +167,9 @@ impl TopState {
             // First what narrows the view, then the view.
             KeyCode::Esc if !self.filter.is_empty() => self.filter.clear(),
             KeyCode::Esc => return TopAction::Quit,
-            KeyCode::Enter => return self.selected.clone().map_or(TopAction::Nothing, TopAction::Explain),
+            KeyCode::Enter => {
+                return self.told().map_or(TopAction::Nothing, |c| TopAction::Explain(c.id.clone()));
+            }
             // The second key is that of top(1), htop, btop or less.
             KeyCode::Char('/' | 'f') | KeyCode::F(3 | 4) => self.mode = Mode::Filter,
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.mode = Mode::Help,
