@@ -80,7 +80,7 @@ function liveOf(i, second, { state, containers, old }) {
     memory_effective: memory,
     memory_hard: hard,
     memory_used: Math.round(memory * (0.35 + 0.6 * load(i, second, 9))),
-    memory_lent: i % 6 === 2 ? Math.round(hard * 0.15) : 0,
+    memory_lent: i > 2 && i % 6 === 2 ? Math.round(hard * 0.15) : 0,
     memory_entitlement: hard,
     disk_read: busyDisk ? Math.round(90 * MiB * crowd * load(i + 3, second, 2)) : 0,
     disk_write: idle ? 0 : Math.round((busyDisk ? 40 * MiB * crowd : 300 * 1024) * load(i + 5, second, 1)),
@@ -309,7 +309,7 @@ function disks(settings, all) {
 
 function memory(settings, all) {
   const used = nodeOf(0, all).memory_used;
-  return { mode: settings.mode || "observe", not_enforced: null, pools: all.length ? [{ path: "/", size: TOTAL * 0.95, room: TOTAL * 0.95 - used, reserved: 18 * GiB, short: settings.state === "alerts", containers: all.length, needers: Math.ceil(all.length / 3) }] : [], containers: all.map((live, i) => ({ container: named(live), status: memoryOf(live, i) })), alerts: alerts(settings, all).filter(({ disk, kind }) => !disk && kind !== "VERDICT" && kind !== "FINDING") };
+  return { mode: settings.mode || "observe", not_enforced: null, pools: all.length ? [{ path: "/", size: TOTAL * 0.95, room: TOTAL * 0.95 - used, reserved: 18 * GiB, short: settings.state === "alerts", containers: all.length, needers: Math.ceil(all.length / 3) }] : [], containers: all.map((live, i) => ({ container: named(live), status: memoryOf(live, i), verdict: live.verdict })), alerts: alerts(settings, all).filter(({ disk, kind }) => !disk && kind !== "VERDICT" && kind !== "FINDING") };
 }
 
 function findings({ state, containers }) {

@@ -223,6 +223,17 @@ test("a governor that only observes shows nothing in red", options, async () => 
   });
 });
 
+test("a container that needs more memory is not said to lend some", options, async () => {
+  await visit({ containers: 9, state: "alerts" }, async (page) => {
+    await page.waitForSelector(".row");
+    await page.evaluate(() => (location.hash = "#/memory"));
+    // It waits for memory, and the governor has not taken any of it.
+    const row = page.locator("main table tr").filter({ hasText: "cache-1" });
+    await row.getByText("needs more").waitFor();
+    assert.doesNotMatch(await row.textContent(), /can lend/);
+  });
+});
+
 test("a few numbers are no line: a sparkline begins when it has a shape", options, async () => {
   // Numbers come from the moment on that the page is opened, which on a busy machine takes its time.
   const began = Date.now();

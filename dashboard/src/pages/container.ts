@@ -12,7 +12,7 @@ import type { Change, Container, Explanation, Verdict } from "../types";
 import { verdictCard } from "../verdict";
 import { findingView, type Report } from "./findings";
 import type { Page } from "./page";
-import { alerts, cpuPlan, diskPlan, entitled, HELD, memoryPlan, MEMORY_STATES, needs, networkPlan, ranges, refaultPlan, waitingPlan } from "./pieces";
+import { alerts, cpuPlan, diskPlan, entitled, HELD, memoryPlan, memoryState, needs, networkPlan, ranges, refaultPlan, waitingPlan } from "./pieces";
 
 const HEIGHT = 150;
 /** Changes listed; the charts mark all. */
@@ -143,7 +143,7 @@ function stands(container: Container): HTMLElement[] {
       h(
         "section", {}, h("h2", {}, "Memory"),
         facts([
-          ["now", [needs(memory.colour, container.verdict?.status), ` ${MEMORY_STATES[memory.state] ?? memory.state}`], `by its ${memory.source}`],
+          ["now", [needs(memory.colour, container.verdict?.status), ` ${memoryState(memory, container.verdict?.status)}`], `by its ${memory.source}`],
           ["uses", `${format.bytes(memory.usage)}, ${format.bytes(memory.reclaimable)} of it can be reclaimed`],
           ["entitled to", entitled(memory.entitlement), "what it would get if it asked now"],
           ["reserved", `${format.bytes(memory.reserve)}, guaranteed minimum ${format.bytes(memory.floor)}`],

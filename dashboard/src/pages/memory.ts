@@ -6,7 +6,7 @@ import { link } from "../route";
 import { store } from "../store";
 import type { Memory, MemoryStatus, Named, Pool, Verdict } from "../types";
 import type { Page } from "./page";
-import { alerts, entitled, MEMORY_STATES, mode, needs } from "./pieces";
+import { alerts, entitled, memoryState, mode, needs } from "./pieces";
 
 type Member = { container: Named; status: MemoryStatus; verdict?: Verdict | null };
 
@@ -77,7 +77,7 @@ function table(members: Member[], enforced: boolean): Array<HTMLElement | null> 
               h("td", {}, needs(status.colour, verdict?.status)),
               h("td.wide", {}, balance(status, most, enforced)),
               ...[status.usage, status.entitlement, status.lent, status.reserve].map((value, i) => h("td", { "data-number": true, ...(i === 2 && value > 0 ? { "data-strong": true } : {}) }, value === 0 ? h("span.quiet", {}, i === 1 ? entitled(value) : "0") : format.bytes(value))),
-              h("td.quiet", {}, MEMORY_STATES[status.state] ?? status.state),
+              h("td.quiet", {}, memoryState(status, verdict?.status)),
             ),
           ),
         ),

@@ -4,7 +4,7 @@ import { h, moment, nameOf, pill, type Tone, visible } from "../dom";
 import type { Plan } from "../chart";
 import * as format from "../format";
 import { link, range, RANGES, type Range, remember } from "../route";
-import type { Alert } from "../types";
+import type { Alert, MemoryStatus } from "../types";
 
 /** The buttons that choose how much of the past is shown. */
 export function ranges(chosen: (range: Range) => void): HTMLElement {
@@ -157,11 +157,14 @@ const NEEDS: Record<string, [Tone, string, string]> = {
   red: ["warn", "needs more", "misses its objective, waits for memory, or hardly fits into its limit"],
 };
 
+/** A container whose limit is too small for it needs more, though it waits for nothing. */
+function needsMore(colour: string, verdict?: string): boolean {
+  return colour === "red" || ["tight", "waiting_memory", "killed"].includes(verdict ?? "");
+}
+
 /** Whether more memory would help an application, with a glyph for those who cannot tell colours apart. */
 export function needs(colour: string, verdict?: string): HTMLElement {
-  // One whose limit is too small for it needs more, though it waits for nothing.
-  const judged = ["tight", "waiting_memory", "killed"].includes(verdict ?? "") ? "red" : colour;
-  const [tone, name, words] = NEEDS[judged] ?? ["plain", colour, ""];
+  const [tone, name, words] = NEEDS[needsMore(colour, verdict) ? "red" : colour] ?? ["plain", colour, ""];
   return pill(name, tone, words);
 }
 
@@ -170,7 +173,7 @@ export function entitled(value: number): string {
   return value > 0 ? format.bytes(value) : format.NONE;
 }
 
-export const MEMORY_STATES: Record<string, string> = {
+const MEMORY_STATES: Record<string, string> = {
   observe: "new: nothing is taken yet",
   protected: "in use: what it is entitled to is protected",
   spare: "can lend",
@@ -178,6 +181,11 @@ export const MEMORY_STATES: Record<string, string> = {
   hold: "paused: a loan hurt, nothing is taken for a while",
   dead: "empty: no process is in it",
 };
+
+/** What happens to a container's memory. One that needs more itself lends nothing, and no word says so. */
+export function memoryState({ state, colour }: MemoryStatus, verdict?: string): string {
+  return state === "spare" && needsMore(colour, verdict) ? "" : (MEMORY_STATES[state] ?? state);
+}
 
 export const HELD: Record<string, string> = {
   nothing: "nothing",
