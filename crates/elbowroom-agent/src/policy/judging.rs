@@ -11,7 +11,7 @@ use elbowroom_types::id::CgroupId;
 use elbowroom_types::resource_command::ResourceOwner;
 use elbowroom_types::sample::{CgroupProperties, CgroupSettings, MemoryStat};
 use elbowroom_types::unit::{CpuShare, Limit, Micros, Millicpu};
-use elbowroom_types::verdict::Verdict;
+use elbowroom_types::verdict::{Verdict, VerdictStatus};
 use elbowroom_view::pages::snapshot::ContainerSnapshot;
 use std::path::Path;
 
@@ -52,8 +52,15 @@ impl PolicyLoop {
 
     /// Judges a container in which there were kills.
     fn judge_kills(&mut self, id: CgroupId, now: Micros) {
-        let Some(verdict) = self.judge(id, now, None) else { return };
-        self.verdicts.set_command(id, verdict.command.clone());
+        if let Some(verdict) = self.judge(id, now, None) {
+            self.set_verdict(id, verdict);
+        }
+    }
+
+    fn set_verdict(&mut self, id: CgroupId, verdict: Verdict) {
+        if verdict.status == VerdictStatus::Killed {
+            self.verdicts.set_command(id, verdict.command.clone());
+        }
         if let Some(resident) = self.containers.get_mut(&id) {
             resident.verdict = verdict;
         }
@@ -65,9 +72,8 @@ impl PolicyLoop {
         for id in ids {
             let total = self.containers.get(&id).and_then(|resident| resident.usage.throttled);
             let throttled = self.verdicts.throttled(id, total);
-            let verdict = self.judge(id, now, throttled);
-            if let (Some(verdict), Some(resident)) = (verdict, self.containers.get_mut(&id)) {
-                resident.verdict = verdict;
+            if let Some(verdict) = self.judge(id, now, throttled) {
+                self.set_verdict(id, verdict);
             }
         }
         self.verdicts.expire(now);

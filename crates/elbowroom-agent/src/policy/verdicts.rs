@@ -278,19 +278,19 @@ impl VerdictWatch {
         is_exempt: impl Fn(&str) -> bool,
     ) -> Vec<Alert> {
         let mut alerts = Vec::new();
+        let mut unwell: BTreeMap<AlertSubject, (&str, &Verdict)> = BTreeMap::new();
         for (id, verdict) in verdicts {
             let Some(WatchedContainer { name, tenant, .. }) = self.watched.get(&id) else { continue };
             // Kills are told of below.
-            let hold = match verdict.status {
-                VerdictStatus::Killed => continue,
-                status if !status.hurts() => continue,
-                VerdictStatus::Throttled => Micros::ZERO,
-                _ => STEADY_FOR,
-            };
-            if !is_exempt(name) {
-                let say = || (Severity::Warning, format!("{name}: {}", verdict.sentence()), Vec::new());
-                alerts.extend(self.conditions.raise(subject(*tenant, verdict.status), now, hold, say));
+            let is_told = verdict.status != VerdictStatus::Killed && verdict.status.hurts();
+            if is_told && !is_exempt(name) {
+                unwell.entry(subject(*tenant, verdict.status)).or_insert((name, verdict));
             }
+        }
+        for (subject, (name, verdict)) in unwell {
+            let hold = if verdict.status == VerdictStatus::Throttled { Micros::ZERO } else { STEADY_FOR };
+            let text = format!("{name}: {}", verdict.sentence());
+            alerts.extend(tell(&mut self.conditions, subject, now, hold, Severity::Warning, text));
         }
         alerts.extend(self.conditions.clear_unseen(now));
         let mut last: BTreeMap<CgroupId, &KillRecord> = BTreeMap::new();
@@ -304,9 +304,8 @@ impl VerdictWatch {
             let verdict = record.verdict(now);
             let subject = subject(record.group, verdict.status);
             let text = format!("{}: {}", record.name, verdict.sentence());
-            let say = || (Severity::Critical, text.clone(), Vec::new());
-            let begun = self.kill_conditions.raise(subject.clone(), now, Micros::ZERO, say);
-            alerts.extend(begun.or_else(|| self.kill_conditions.reword(&subject, &text)));
+            let conditions = &mut self.kill_conditions;
+            alerts.extend(tell(conditions, subject, now, Micros::ZERO, Severity::Critical, text));
         }
         alerts.extend(self.kill_conditions.clear_unseen(now));
         alerts
@@ -322,6 +321,19 @@ fn innermost(watched: &BTreeMap<CgroupId, WatchedContainer>, path: &str) -> Opti
     containers.max_by_key(|(_, watched)| watched.path.len()).map(|(id, _)| *id)
 }
 
+/// Tells of a condition that is there now: that it begins, or, where it lasts, what is said of it by now.
+fn tell(
+    conditions: &mut Conditions,
+    subject: AlertSubject,
+    now: Micros,
+    hold: Micros,
+    severity: Severity,
+    text: String,
+) -> Option<Alert> {
+    let begun = conditions.raise(subject.clone(), now, hold, || (severity, text.clone(), Vec::new()));
+    begun.or_else(|| conditions.reword(&subject, &text))
+}
+
 fn subject(group: CgroupId, status: VerdictStatus) -> AlertSubject {
     AlertSubject {
         kind: AlertKind::Verdict,
@@ -334,6 +346,7 @@ fn subject(group: CgroupId, status: VerdictStatus) -> AlertSubject {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elbowroom_govern::alert::outbox::Outbox;
     use elbowroom_types::container::ContainerEngine;
     use elbowroom_types::label::ContainerLabels;
     use elbowroom_types::sample::CgroupSettings;
@@ -409,5 +422,31 @@ mod tests {
         assert_eq!(of(look(202)), [], "which of them was the last to be killed does not change");
         let last = watch.kill_conditions.active().last().unwrap();
         assert!(last.text.contains("/web/199"), "{}", last.text);
+    }
+
+    #[test]
+    fn an_alert_that_lasts_says_what_its_container_s_verdict_says_and_no_receiver_is_told_again() {
+        let mut watch = VerdictWatch::open().unwrap();
+        (1..4).for_each(|id| add(&mut watch, id, &format!("/elbowroom-test-none/{id}"), 9));
+        let mut outbox = Outbox::default();
+        let said = |quota: &str, lost: u64| Verdict {
+            status: VerdictStatus::Throttled,
+            reason: format!("its quota of {quota} CPUs holds its threads back {lost} ms of every second"),
+            command: Some(format!("docker update --cpus {quota}1 web")),
+        };
+        let mut look = |second, verdicts: &[(u64, Verdict)]| {
+            let verdicts = verdicts.iter().map(|(id, verdict)| (CgroupId(*id), verdict));
+            let alerts = watch.alerts(Micros::secs(second), verdicts, |_| false);
+            alerts.iter().for_each(|alert| outbox.apply(alert));
+            let last = watch.conditions.active().next().unwrap();
+            (last.since, last.text.clone(), outbox.due(Micros::secs(second)).len())
+        };
+        let text = |id, verdict: &Verdict| format!("/elbowroom-test-none/{id}: {}", verdict.sentence());
+        let (small, large) = (said("0.2", 67), said("0.3", 662));
+        let since = Micros::secs(1);
+        assert_eq!(look(1, &[(2, small.clone()), (3, large.clone())]), (since, text(2, &small), 1));
+        assert_eq!(look(2, &[(2, large.clone()), (3, small.clone())]), (since, text(2, &large), 0));
+        // The one of which it told is well.
+        assert_eq!(look(200, &[(2, Verdict::default()), (3, small.clone())]), (since, text(3, &small), 0));
     }
 }
