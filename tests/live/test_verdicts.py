@@ -132,6 +132,18 @@ def test_a_kill_is_counted_though_its_cgroup_is_gone_at_once(agent, docker):
     eventually(counted, within=60, every=0.2)
 
 
+def test_nobody_is_told_to_write_to_a_cgroup_that_is_gone(agent):
+    name = "elbowroom-test-run-and-gone"
+    locked = "import ctypes; ctypes.CDLL(None).mlockall(3); " + EATER  # not swapped out instead
+    agent.cli("run", "--memory", "40MiB", "--name", name, "--", "python3", "-c", locked)
+    eventually(lambda: (row(agent.ask("ended")["list"], name) or {}).get("verdict", {}).get("status") == "killed")
+    reason = "OOM-killed once at its limit of 40MiB; run it with more: `elbowroom run --memory 80MiB`"
+    eventually(lambda: f"{name}: {reason}\n" in agent.cli("alerts").stdout)
+    told = [" ".join(agent.cli(*words).stdout.split()) for words in (["alerts"], ["explain", name], ["show", name], ["doctor", name], ["doctor"])]
+    assert all(reason in text for text in told), told
+    assert not any(f"/{name}/memory." in text for text in told), told
+
+
 def test_a_throttled_container_is_told_of_until_it_ends(agent, docker):
     name = "elbowroom-test-throttled"
     background(docker, name, "--cpus", "0.2", command=BUSY)

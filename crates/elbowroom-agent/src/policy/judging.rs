@@ -125,10 +125,11 @@ impl PolicyLoop {
         if self.verdicts.read_logged_kills(id, &known) {
             self.judge_kills(id, now);
         }
-        if let Some(mut last) = self.explain_container(id) {
+        let owner = self.views.group(id).and_then(|group| self.resource_owner(group));
+        if let Some((owner, mut last)) = owner.zip(self.explain_container(id)) {
             last.container.ended_unix_ms = Some(elbowroom_linux::timer::unix_ms());
             last.container.attached = false;
-            self.verdicts.remember_end(id, now, last);
+            self.verdicts.remember_end(id, now, &owner, last);
         }
         let ended = self.verdicts.remove(id, now);
         ended.into_iter().for_each(|alert| self.alerts.record(alert));

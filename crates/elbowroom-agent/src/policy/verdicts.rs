@@ -18,6 +18,7 @@ use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
 use elbowroom_types::container::{ContainerIdentity, display_name};
 use elbowroom_types::finding::Severity;
 use elbowroom_types::id::CgroupId;
+use elbowroom_types::resource_command::ResourceOwner;
 use elbowroom_types::sample::CgroupProperties;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use elbowroom_types::verdict::{Verdict, VerdictStatus};
@@ -120,6 +121,7 @@ impl VerdictWatch {
         let before = self.oom.counter(&group.path).filter(|_| !is_new).map_or(0, |counter| counter.kills);
         let key = ContainerKey::of(container);
         self.ended.remove(&key);
+        self.kills.begin(&key);
         let watched = WatchedContainer {
             key,
             tenant,
@@ -193,8 +195,15 @@ impl VerdictWatch {
     }
 
     /// Keeps what was known of a container that ends: that it was killed, or just that it ended.
-    pub(super) fn remember_end(&mut self, id: CgroupId, now: Micros, mut last: Explanation) {
+    pub(super) fn remember_end(
+        &mut self,
+        id: CgroupId,
+        now: Micros,
+        owner: &ResourceOwner,
+        mut last: Explanation,
+    ) {
         let Some(watched) = self.watched.get(&id) else { return };
+        self.kills.end(&watched.key, owner);
         let record = self.kills.of(&watched.key).filter(|_| watched.own_kills > 0);
         let ended = || Verdict { reason: "it ended".to_owned(), ..Verdict::default() };
         last.container.verdict = record.map_or_else(ended, |record| record.verdict(now));
