@@ -96,7 +96,7 @@ def test_a_crash_loop_for_memory_has_a_name_while_it_lasts_and_after(new_agent, 
         return dead
 
     dead = eventually(last_death, within=60, every=0.1)
-    assert row(agent.list(), name) is None
+    assert row(agent.list(), name) is None and row(agent.json("list"), name)["ended_unix_ms"] == dead["ended_unix_ms"]
     assert dead["verdict"]["status"] == "killed" and "at its limit of 64MiB" in dead["verdict"]["reason"], dead["verdict"]
     assert dead["verdict"]["command"] == f"docker update --memory 128m --memory-swap 128m {name}"
     # Its alert counts on, and names it.
@@ -130,6 +130,23 @@ def test_a_kill_is_counted_though_its_cgroup_is_gone_at_once(agent, docker):
         return True
 
     eventually(counted, within=60, every=0.2)
+
+
+def test_a_crash_loop_does_not_flicker(agent, docker):
+    name = "elbowroom-test-loop"
+    background(docker, name, "--memory", "64m", "--memory-swap", "64m", "--restart", "always", command=["python3", "-c", EATER])
+    eventually(lambda: row(agent.ask("ended")["list"], name), within=30, every=0.01)
+    ran, ended, deadline = set(), set(), time.time() + 60 * PATIENCE
+    while len(ran) < 3 or len(ended) < 3:
+        assert time.time() < deadline, (ran, ended)
+        [one] = [row for row in agent.json("list") if row["name"] == name]
+        assert one["verdict"]["status"] == "killed", one["verdict"]
+        (ended if one["ended_unix_ms"] else ran).add(one["verdict"]["reason"])
+        [line] = [line for line in agent.cli("top", "--once").stdout.splitlines() if name in line]
+        assert line.split()[:2] == [name, "killed"]
+    docker.call("rm", "--force", name)
+    shown = eventually(lambda: (text := agent.cli("show", name).stdout) and "\nended " in text and text)
+    assert "\nattached          no: it has ended\n" in shown
 
 
 def test_nobody_is_told_to_write_to_a_cgroup_that_is_gone(agent):

@@ -137,6 +137,11 @@ impl KillLog {
         self.records.get(key)
     }
 
+    /// The same, where its container counts as killed.
+    pub(super) fn recent_of(&self, key: &ContainerKey, now: Micros) -> Option<&KillRecord> {
+        self.of(key).filter(|record| record.kills(now).ago < KILLED_FOR)
+    }
+
     /// Those of which an alert lasts, whether their container runs or not: one that is started again and again is not always there.
     pub(super) fn recent(&self, now: Micros) -> impl Iterator<Item = &KillRecord> {
         self.records.values().filter(move |record| record.kills(now).ago < KILLED_FOR)

@@ -57,7 +57,7 @@ impl PolicyLoop {
         }
     }
 
-    fn set_verdict(&mut self, id: CgroupId, verdict: Verdict) {
+    pub(super) fn set_verdict(&mut self, id: CgroupId, verdict: Verdict) {
         if verdict.status == VerdictStatus::Killed {
             self.verdicts.set_command(id, verdict.command.clone());
         }
@@ -129,6 +129,7 @@ impl PolicyLoop {
         if let Some((owner, mut last)) = owner.zip(self.explain_container(id)) {
             last.container.ended_unix_ms = Some(elbowroom_linux::timer::unix_ms());
             last.container.attached = false;
+            last.container.attach_note = Some("it has ended".to_owned());
             self.verdicts.remember_end(id, now, &owner, last);
         }
         let ended = self.verdicts.remove(id, now);
@@ -136,6 +137,12 @@ impl PolicyLoop {
         if let Some(resident) = self.containers.get(&id) {
             self.alerts.remove_container(&resident.path, now);
         }
+    }
+
+    /// When the kernel last killed for memory in a container of that name.
+    pub(super) fn killed_unix_ms(&self, id: CgroupId, now: Micros) -> Option<u64> {
+        let ago = self.verdicts.kills_of(id, now)?.ago;
+        Some(timer::unix_ms().saturating_sub(ago.get() / 1_000))
     }
 
     /// Those that ended lately, the last one first.

@@ -109,7 +109,8 @@ impl VerdictWatch {
         })
     }
 
-    /// Watches a container, of whose troubles is told as the `tenant`'s. `is_new`: what its counter says happened since now.
+    /// Watches a container, of whose troubles is told as the `tenant`'s. `is_new`: what its counter says happened since now. Returns its
+    /// first verdict: one that was killed and is started again counts as killed from its first look.
     pub(super) fn add(
         &mut self,
         group: &CgroupProperties,
@@ -117,7 +118,7 @@ impl VerdictWatch {
         tenant: CgroupId,
         is_new: bool,
         now: Micros,
-    ) {
+    ) -> Verdict {
         let before = self.oom.counter(&group.path).filter(|_| !is_new).map_or(0, |counter| counter.kills);
         let key = ContainerKey::of(container);
         self.ended.remove(&key);
@@ -135,7 +136,10 @@ impl VerdictWatch {
             throttled: VecDeque::new(),
         };
         self.looking_until = self.looking_until.max(watched.ask_until);
+        let killed = self.kills.recent_of(&watched.key, now);
+        let verdict = killed.map_or_else(Verdict::default, |record| record.verdict(now));
         self.watched.insert(group.id, watched);
+        verdict
     }
 
     /// Where the kernel tells of kills, if it can.
@@ -203,6 +207,11 @@ impl VerdictWatch {
         mut last: Explanation,
     ) {
         let Some(watched) = self.watched.get(&id) else { return };
+        // The next of its name may be there before this one is seen to end.
+        let is_next = |next: &WatchedContainer| next.key == watched.key && next.path == watched.path;
+        if self.watched.iter().any(|(other, next)| *other != id && is_next(next)) {
+            return;
+        }
         self.kills.end(&watched.key, owner);
         let record = self.kills.of(&watched.key).filter(|_| watched.own_kills > 0);
         let ended = || Verdict { reason: "it ended".to_owned(), ..Verdict::default() };
@@ -360,7 +369,7 @@ mod tests {
     use elbowroom_types::label::ContainerLabels;
     use elbowroom_types::sample::CgroupSettings;
 
-    fn add(watch: &mut VerdictWatch, id: u64, path: &str, tenant: u64) {
+    fn add(watch: &mut VerdictWatch, id: u64, path: &str, tenant: u64, at: u64) -> Verdict {
         let identity = ContainerIdentity {
             id: path.to_owned(),
             name: None,
@@ -377,7 +386,7 @@ mod tests {
             populated: true,
             made_by_user: false,
         };
-        watch.add(&group, &identity, CgroupId(tenant), true, Micros::secs(1));
+        watch.add(&group, &identity, CgroupId(tenant), true, Micros::secs(at))
     }
 
     #[test]
@@ -388,7 +397,7 @@ mod tests {
         for (id, path) in
             [(1, "/elbowroom-test-none/web"), (2, "/elbowroom-test-none/we"), (3, inside), (4, inside)]
         {
-            add(&mut watch, id, path, id);
+            add(&mut watch, id, path, id, 1);
         }
         let at = Micros::secs(9);
         let logged = |pid, path: Option<&str>| (at, LoggedKill { pid, cgroup: path.map(str::to_owned) });
@@ -412,8 +421,10 @@ mod tests {
     #[test]
     fn containers_in_a_container_have_one_alert_together() {
         let mut watch = VerdictWatch::open().unwrap();
-        add(&mut watch, 1, "db", 1);
-        (2..200).for_each(|id| add(&mut watch, id, &format!("/elbowroom-test-none/web/{id}"), 1_000));
+        add(&mut watch, 1, "db", 1, 1);
+        for id in 2..200 {
+            add(&mut watch, id, &format!("/elbowroom-test-none/web/{id}"), 1_000, 1);
+        }
         let seen =
             |at| SeenKill { count: 1, at: Micros::secs(at), limit: Limit::At(Bytes::mib(64)), peak: None };
         (2..200).for_each(|id| assert!(watch.note_kills(CgroupId(id), &seen(id))));
@@ -436,7 +447,9 @@ mod tests {
     #[test]
     fn an_alert_that_lasts_says_what_its_container_s_verdict_says_and_no_receiver_is_told_again() {
         let mut watch = VerdictWatch::open().unwrap();
-        (1..4).for_each(|id| add(&mut watch, id, &format!("/elbowroom-test-none/{id}"), 9));
+        for id in 1..4 {
+            add(&mut watch, id, &format!("/elbowroom-test-none/{id}"), 9, 1);
+        }
         let mut outbox = Outbox::default();
         let said = |quota: &str, lost: u64| Verdict {
             status: VerdictStatus::Throttled,
@@ -457,5 +470,21 @@ mod tests {
         assert_eq!(look(2, &[(2, large.clone()), (3, small.clone())]), (since, text(2, &large), 0));
         // The one of which it told is well.
         assert_eq!(look(200, &[(2, Verdict::default()), (3, small.clone())]), (since, text(3, &small), 0));
+    }
+
+    #[test]
+    fn one_that_was_killed_and_is_started_again_counts_as_killed_at_once_and_for_two_minutes() {
+        let mut watch = VerdictWatch::open().unwrap();
+        let path = "/elbowroom-test-none/oomer";
+        assert_eq!(add(&mut watch, 1, path, 1, 10), Verdict::default());
+        let seen = SeenKill { count: 1, at: Micros::secs(20), limit: Limit::At(Bytes::mib(64)), peak: None };
+        assert!(watch.note_kills(CgroupId(1), &seen));
+        watch.set_command(CgroupId(1), Some("docker update --memory 128m oomer".to_owned()));
+        watch.remove(CgroupId(1), Micros::secs(21));
+        let mut next = |id, at| add(&mut watch, id, path, id, at).sentence();
+        let killed = "OOM-killed once at its limit of 64MiB; docker update --memory 128m oomer";
+        assert_eq!([next(2, 21), next(3, 139)], [killed; 2]);
+        assert_eq!(next(4, 140), Verdict::default().reason);
+        assert_eq!(add(&mut watch, 5, "/elbowroom-test-none/other", 5, 21), Verdict::default());
     }
 }
