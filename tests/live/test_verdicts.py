@@ -96,7 +96,7 @@ def test_a_crash_loop_for_memory_has_a_name_while_it_lasts_and_after(new_agent, 
         return dead
 
     dead = eventually(last_death, within=60, every=0.1)
-    assert row(agent.list(), name) is None
+    assert row(agent.list(), name) is None and row(agent.json("list"), name)["ended_unix_ms"] == dead["ended_unix_ms"]
     assert dead["verdict"]["status"] == "killed" and "at its limit of 64MiB" in dead["verdict"]["reason"], dead["verdict"]
     assert dead["verdict"]["command"] == f"docker update --memory 128m --memory-swap 128m {name}"
     # Its alert counts on, and names it.
@@ -132,6 +132,35 @@ def test_a_kill_is_counted_though_its_cgroup_is_gone_at_once(agent, docker):
     eventually(counted, within=60, every=0.2)
 
 
+def test_a_crash_loop_does_not_flicker(agent, docker):
+    name = "elbowroom-test-loop"
+    background(docker, name, "--memory", "64m", "--memory-swap", "64m", "--restart", "always", command=["python3", "-c", EATER])
+    eventually(lambda: row(agent.ask("ended")["list"], name), within=30, every=0.01)
+    ran, ended, deadline = set(), set(), time.time() + 60 * PATIENCE
+    while len(ran) < 3 or len(ended) < 3:
+        assert time.time() < deadline, (ran, ended)
+        [one] = [row for row in agent.json("list") if row["name"] == name]
+        assert one["verdict"]["status"] == "killed", one["verdict"]
+        (ended if one["ended_unix_ms"] else ran).add(one["verdict"]["reason"])
+        [line] = [line for line in agent.cli("top", "--once").stdout.splitlines() if name in line]
+        assert line.split()[:2] == [name, "killed"]
+    docker.call("rm", "--force", name)
+    shown = eventually(lambda: (text := agent.cli("show", name).stdout) and "\nended " in text and text)
+    assert "\nattached          no: it has ended\n" in shown
+
+
+def test_nobody_is_told_to_write_to_a_cgroup_that_is_gone(agent):
+    name = "elbowroom-test-run-and-gone"
+    locked = "import ctypes; ctypes.CDLL(None).mlockall(3); " + EATER  # not swapped out instead
+    agent.cli("run", "--memory", "40MiB", "--name", name, "--", "python3", "-c", locked)
+    eventually(lambda: (row(agent.ask("ended")["list"], name) or {}).get("verdict", {}).get("status") == "killed")
+    reason = "OOM-killed once at its limit of 40MiB; run it with more: `elbowroom run --memory 80MiB`"
+    eventually(lambda: f"{name}: {reason}\n" in agent.cli("alerts").stdout)
+    told = [" ".join(agent.cli(*words).stdout.split()) for words in (["alerts"], ["explain", name], ["show", name], ["doctor", name], ["doctor"])]
+    assert all(reason in text for text in told), told
+    assert not any(f"/{name}/memory." in text for text in told), told
+
+
 def test_a_throttled_container_is_told_of_until_it_ends(agent, docker):
     name = "elbowroom-test-throttled"
     background(docker, name, "--cpus", "0.2", command=BUSY)
@@ -157,6 +186,10 @@ def test_a_throttled_container_is_told_of_until_it_ends(agent, docker):
     doctor = json.loads(agent.cli("doctor", name, "--format", "json").stdout)
     assert [doctor["verdict"][key] for key in ("status", "command")] == ["throttled", verdict["command"]], doctor
     assert "cpu-throttled" in [finding["check"] for finding in doctor["findings"]] and not doctor["healthy"], doctor
+    # Its command was taken, and does not do: the same alert has the next.
+    docker.call(*verdict["command"].split()[1:])
+    eventually(lambda: [a for a in alerts(agent, name)[0] if f"docker update --cpus 0.45 {name}" in a["text"]], within=20)
+    assert "throttled" not in [a["topic"] for a in alerts(agent, name)[1]]
     docker.call("rm", "--force", name)
     eventually(lambda: not alerts(agent, name)[0] and alerts(agent, name)[1])
 

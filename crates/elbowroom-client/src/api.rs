@@ -11,6 +11,7 @@ use crate::change::Change;
 use crate::number_format::short_ids;
 use crate::profile_store::StoredProfile;
 use elbowroom_govern::disk::{ContainerDiskStatus, DiskPolicy, DiskView};
+use elbowroom_govern::verdict::KILLED_FOR;
 use elbowroom_govern::{GovernorMode, memory};
 use elbowroom_linux::mount::MountSurface;
 use elbowroom_linux::timer;
@@ -22,7 +23,7 @@ use elbowroom_types::lookup::ContainerNames;
 use elbowroom_types::probe::{Freshness, ProbeReport};
 use elbowroom_types::sample::{NetworkCounters, Usage};
 use elbowroom_types::unit::{Bytes, Micros};
-use elbowroom_types::verdict::Verdict;
+use elbowroom_types::verdict::{Verdict, VerdictStatus};
 use elbowroom_view::rules::{View, ViewExplanation};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -132,6 +133,9 @@ pub struct ContainerView {
     /// When it ended, in milliseconds since 1970; `None` while it runs. The rest is then what was so last.
     #[serde(default)]
     pub ended_unix_ms: Option<u64>,
+    /// When the kernel last killed a process of it for memory, or of one of its name before it, within the last hour.
+    #[serde(default)]
+    pub killed_unix_ms: Option<u64>,
 }
 
 impl ContainerView {
@@ -143,6 +147,12 @@ impl ContainerView {
             pod: self.pod.as_ref().map(Pod::label),
             path: &self.path,
         }
+    }
+
+    /// Whether its verdict is that of a kill within [`KILLED_FOR`] before `now`, in milliseconds since 1970: also of one that ended.
+    pub fn is_killed(&self, now: u64) -> bool {
+        let since = now.saturating_sub(KILLED_FOR.get() / 1_000);
+        self.verdict.status == VerdictStatus::Killed && self.killed_unix_ms.is_some_and(|at| at > since)
     }
 }
 
@@ -252,6 +262,15 @@ pub struct AgentSnapshot {
     /// What is wrong, and what was lately.
     #[serde(default)]
     pub alerts: AlertsReport,
+}
+
+impl AgentSnapshot {
+    /// What a table shows: every container, and those that ended but still count as killed, so that one in a crash loop stays there
+    /// between two of its lives.
+    pub fn shown_containers(&self) -> Vec<ContainerView> {
+        let killed = self.ended.iter().filter(|c| c.is_killed(self.time_unix_ms));
+        self.containers.iter().chain(killed).cloned().collect()
+    }
 }
 
 /// The machine.

@@ -38,6 +38,8 @@ pub struct MemoryKills {
     pub limit: Limit<Bytes>,
     /// The most memory that was charged to it.
     pub peak: Option<Bytes>,
+    /// Whether it has ended, and only who starts it again can give it more: `elbowroom run`.
+    pub needs_rerun: bool,
 }
 
 /// All that [`judge`] looks at. Parts are of the time of the last ten seconds, from 0 to 1.
@@ -90,13 +92,18 @@ pub fn judge(facts: &VerdictFacts<'_>) -> Verdict {
     questions.into_iter().filter_map(|ask| ask(facts)).max_by_key(|v| v.severity()).unwrap_or_default()
 }
 
+/// Twice the limit at which it was killed, in whole MiB.
+fn more_after_kill(limit: Bytes) -> Bytes {
+    whole_mib(Bytes(limit.get().saturating_mul(2)))
+}
+
 fn verdict(status: VerdictStatus, reason: String, command: Option<String>) -> Option<Verdict> {
     Some(Verdict { status, reason, command })
 }
 
 fn killed(facts: &VerdictFacts<'_>) -> Option<Verdict> {
     let kills = facts.kills.filter(|kills| kills.count > 0 && kills.ago < KILLED_FOR)?;
-    let more = kills.limit.value().and_then(|limit| raise_memory(facts, limit, 2, 1));
+    let more = kills.limit.value().and_then(|limit| raise_memory(facts, limit, more_after_kill(limit)));
     verdict(VerdictStatus::Killed, kills.sentence(), more)
 }
 
@@ -108,6 +115,10 @@ impl MemoryKills {
             n => format!("OOM-killed {n} times in {}", spoken(self.span)),
         };
         match (self.limit, self.peak) {
+            (Limit::At(limit), _) if self.needs_rerun => {
+                let more = more_after_kill(limit);
+                format!("{times} at its limit of {limit}; run it with more: `elbowroom run --memory {more}`")
+            }
             (Limit::At(limit), _) => format!("{times} at its limit of {limit}"),
             (Limit::Max, Some(peak)) => {
                 format!(
@@ -137,7 +148,7 @@ fn waiting_memory(facts: &VerdictFacts<'_>) -> Option<Verdict> {
     let (reason, command) = match limit {
         Some(limit) => (
             format!("waits for memory {} of the time at its limit of {limit}", percent(part)),
-            raise_memory(facts, limit, 5, 4),
+            raise_memory(facts, limit, a_quarter_more(limit)),
         ),
         None => (
             format!("waits for memory {} of the time", percent(part)),
@@ -206,12 +217,15 @@ fn tight(facts: &VerdictFacts<'_>) -> Option<Verdict> {
     let limit = facts.memory_limit.value()?;
     let need = facts.memory_need.filter(|need| *need > limit)?;
     let reason = format!("needs {need} of memory with a tenth to spare, and its limit is {limit}");
-    verdict(VerdictStatus::Tight, reason, raise_memory(facts, limit, 5, 4))
+    verdict(VerdictStatus::Tight, reason, raise_memory(facts, limit, a_quarter_more(limit)))
 }
 
-/// The command that gives it `limit` times `times`/`over`, and no less than it needs.
-fn raise_memory(facts: &VerdictFacts<'_>, limit: Bytes, times: u64, over: u64) -> Option<String> {
-    let more = Bytes(limit.get().saturating_mul(times) / over);
+fn a_quarter_more(limit: Bytes) -> Bytes {
+    limit.saturating_add(Bytes(limit.get() / 4))
+}
+
+/// The command that gives it `more` than `limit`, and no less than it needs.
+fn raise_memory(facts: &VerdictFacts<'_>, limit: Bytes, more: Bytes) -> Option<String> {
     let to = whole_mib(more.max(facts.memory_need.unwrap_or_default()));
     let with_swap = match facts.memory_and_swap {
         Some(both) if both.value().is_none_or(|both| to <= both) => None,
@@ -270,7 +284,8 @@ mod tests {
 
     fn kills(count: u64, ago: u64) -> Option<MemoryKills> {
         let limit = Limit::At(Bytes::mib(64));
-        Some(MemoryKills { count, span: Micros::secs(60), ago: Micros::secs(ago), limit, peak: None })
+        let span = Micros::secs(60);
+        Some(MemoryKills { count, span, ago: Micros::secs(ago), limit, peak: None, needs_rerun: false })
     }
 
     fn disk(held_by: LimitedBy) -> ContainerDiskStatus {
@@ -425,6 +440,16 @@ mod tests {
         let no_swap = command(Some(Limit::At(Bytes::mib(128))));
         assert_eq!(no_swap, "docker update --memory 160m --memory-swap 160m web");
         assert_eq!(command(None), "docker update --memory 160m --memory-swap -1 web");
+    }
+
+    #[test]
+    fn what_was_run_and_is_gone_is_to_be_run_with_more() {
+        let sentence = |limit| MemoryKills { limit, needs_rerun: true, ..kills(1, 1).unwrap() }.sentence();
+        assert_eq!(
+            sentence(Limit::At(Bytes::mib(40))),
+            "OOM-killed once at its limit of 40MiB; run it with more: `elbowroom run --memory 80MiB`"
+        );
+        assert!(!sentence(Limit::Max).contains("--memory"), "another's limit was full");
     }
 
     #[test]

@@ -54,6 +54,15 @@ impl ResourceOwner {
             .or_else(|| self.write(setting).map(|write| plain_command(&write)))
     }
 
+    /// Whether what [`Self::command`] sets of memory outlives the container's cgroup: its engine, its cluster or, for a service, the
+    /// system's manager keeps it.
+    pub fn keeps_memory_limit(&self) -> bool {
+        let setting = ResourceSetting::MemoryLimit { limit: Bytes::ZERO, with_swap: None };
+        let is_service = |write: FileWrite| write.unit.is_some_and(|p| p.unit.ends_with(".service"));
+        engine_command(self.engine, &self.name, self.pod.as_ref(), &setting).is_some()
+            || self.write(&setting).is_some_and(is_service)
+    }
+
     /// The same as a write to the container's cgroup.
     fn write(&self, setting: &ResourceSetting) -> Option<FileWrite> {
         let ((memory, memory_v2), (cpu, cpu_v2)) = (&self.memory_dir, &self.cpu_dir);
@@ -292,6 +301,23 @@ mod tests {
             &more,
             "echo 134217728 > /sys/fs/cgroup/memory/lxc/web/memory.limit_in_bytes",
         );
+    }
+
+    #[test]
+    fn what_is_only_in_a_cgroup_is_gone_with_it() {
+        use ContainerEngine as E;
+        for (engine, pod, path, expect) in [
+            (E::Docker, None, "/docker/1f", true),
+            (E::Podman, None, "/libpod-1f", true),
+            (E::Containerd, pod("web-5d4f8c7b9-x2x7k"), "/kubepods/1f", true),
+            (E::Containerd, pod("bare"), "/kubepods/1f", false),
+            (E::Plain, None, "/system.slice/web.service", true),
+            (E::Plain, None, "/user.slice/web.scope", false),
+            (E::Plain, None, "/batch/job", false),
+            (E::Elbowroom, None, "/elbowroom/web", false),
+        ] {
+            assert_eq!(owner(engine, pod, path).keeps_memory_limit(), expect, "{path}");
+        }
     }
 
     #[test]

@@ -253,6 +253,7 @@ impl PolicyLoop {
             probe: self.probes.view(id, timer::now()),
             verdict: resident.verdict.clone(),
             ended_unix_ms: None,
+            killed_unix_ms: self.killed_unix_ms(id, timer::now()),
         })
     }
 

@@ -2,8 +2,9 @@
 
 use elbowroom_client::api::{ContainerView, Explanation, MAX_ENDED_CONTAINERS};
 use elbowroom_govern::verdict::{KILLED_FOR, MemoryKills};
-use elbowroom_types::container::ContainerIdentity;
+use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::id::CgroupId;
+use elbowroom_types::resource_command::ResourceOwner;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use elbowroom_types::verdict::{Verdict, VerdictStatus};
 use std::collections::{BTreeMap, VecDeque};
@@ -41,8 +42,10 @@ pub(super) struct KillRecord {
     pub(super) group: CgroupId,
     /// What people call it.
     pub(super) name: String,
-    /// What helps, as of the last kill.
+    /// What helps, as of the last look at a container of that name.
     command: Option<String>,
+    /// See [`MemoryKills::needs_rerun`].
+    needs_rerun: bool,
 }
 
 /// A kill, as it was seen.
@@ -72,6 +75,7 @@ impl KillRecord {
             ago: now.saturating_sub(self.last),
             limit: self.limit,
             peak: self.peak,
+            needs_rerun: self.needs_rerun,
         }
     }
 }
@@ -94,6 +98,7 @@ impl KillLog {
             group,
             name: name.to_owned(),
             command: None,
+            needs_rerun: false,
         });
         record.count = record.count.saturating_add(seen.count);
         (record.last, record.limit) = (seen.at, seen.limit);
@@ -112,9 +117,29 @@ impl KillLog {
         }
     }
 
+    /// A container of that name has ended: a command that writes to its cgroup helps no more.
+    pub(super) fn end(&mut self, key: &ContainerKey, owner: &ResourceOwner) {
+        if let Some(record) = self.records.get_mut(key).filter(|_| !owner.keeps_memory_limit()) {
+            record.command = None;
+            record.needs_rerun = owner.engine == ContainerEngine::Elbowroom;
+        }
+    }
+
+    /// A container of that name runs.
+    pub(super) fn begin(&mut self, key: &ContainerKey) {
+        if let Some(record) = self.records.get_mut(key) {
+            record.needs_rerun = false;
+        }
+    }
+
     /// What is known of a name.
     pub(super) fn of(&self, key: &ContainerKey) -> Option<&KillRecord> {
         self.records.get(key)
+    }
+
+    /// The same, where its container counts as killed.
+    pub(super) fn recent_of(&self, key: &ContainerKey, now: Micros) -> Option<&KillRecord> {
+        self.of(key).filter(|record| record.kills(now).ago < KILLED_FOR)
     }
 
     /// Those of which an alert lasts, whether their container runs or not: one that is started again and again is not always there.
@@ -207,6 +232,44 @@ mod tests {
         assert!(log.of(&key("oomer")).is_some());
         log.expire(Micros::secs(3_757));
         assert!(log.of(&key("oomer")).is_none());
+    }
+
+    #[test]
+    fn what_would_write_to_a_cgroup_that_is_gone_is_proposed_no_more() {
+        let help = "what helped while it ran";
+        let ended = |engine: ContainerEngine, path: &str| {
+            let mut log = KillLog::default();
+            let owner = ResourceOwner {
+                engine,
+                name: "web".to_owned(),
+                pod: None,
+                path: path.to_owned(),
+                memory_dir: (format!("/sys/fs/cgroup/memory{path}"), false),
+                cpu_dir: (String::new(), false),
+                cpu_period: Micros::millis(100),
+            };
+            log.record(key("web"), CgroupId(1), "web", &seen(1));
+            log.set_command(&key("web"), Some(help.to_owned()));
+            log.end(&key("web"), &owner);
+            let dead = log.of(&key("web")).unwrap().verdict(Micros::secs(2));
+            log.begin(&key("web"));
+            (dead, log.of(&key("web")).unwrap().verdict(Micros::secs(2)).reason)
+        };
+        let once = "OOM-killed once at its limit of 64MiB";
+        for (engine, path, more, command) in [
+            (ContainerEngine::Docker, "/docker/1f", "", Some(help)),
+            (ContainerEngine::Plain, "/batch/web", "", None),
+            (
+                ContainerEngine::Elbowroom,
+                "/elbowroom/web",
+                "; run it with more: `elbowroom run --memory 128MiB`",
+                None,
+            ),
+        ] {
+            let (dead, again) = ended(engine, path);
+            assert_eq!((dead.reason, dead.command.as_deref()), (format!("{once}{more}"), command), "{path}");
+            assert_eq!(again, once);
+        }
     }
 
     #[test]

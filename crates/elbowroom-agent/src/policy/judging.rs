@@ -11,7 +11,7 @@ use elbowroom_types::id::CgroupId;
 use elbowroom_types::resource_command::ResourceOwner;
 use elbowroom_types::sample::{CgroupProperties, CgroupSettings, MemoryStat};
 use elbowroom_types::unit::{CpuShare, Limit, Micros, Millicpu};
-use elbowroom_types::verdict::Verdict;
+use elbowroom_types::verdict::{Verdict, VerdictStatus};
 use elbowroom_view::pages::snapshot::ContainerSnapshot;
 use std::path::Path;
 
@@ -52,8 +52,15 @@ impl PolicyLoop {
 
     /// Judges a container in which there were kills.
     fn judge_kills(&mut self, id: CgroupId, now: Micros) {
-        let Some(verdict) = self.judge(id, now, None) else { return };
-        self.verdicts.set_command(id, verdict.command.clone());
+        if let Some(verdict) = self.judge(id, now, None) {
+            self.set_verdict(id, verdict);
+        }
+    }
+
+    pub(super) fn set_verdict(&mut self, id: CgroupId, verdict: Verdict) {
+        if verdict.status == VerdictStatus::Killed {
+            self.verdicts.set_command(id, verdict.command.clone());
+        }
         if let Some(resident) = self.containers.get_mut(&id) {
             resident.verdict = verdict;
         }
@@ -65,9 +72,8 @@ impl PolicyLoop {
         for id in ids {
             let total = self.containers.get(&id).and_then(|resident| resident.usage.throttled);
             let throttled = self.verdicts.throttled(id, total);
-            let verdict = self.judge(id, now, throttled);
-            if let (Some(verdict), Some(resident)) = (verdict, self.containers.get_mut(&id)) {
-                resident.verdict = verdict;
+            if let Some(verdict) = self.judge(id, now, throttled) {
+                self.set_verdict(id, verdict);
             }
         }
         self.verdicts.expire(now);
@@ -119,16 +125,24 @@ impl PolicyLoop {
         if self.verdicts.read_logged_kills(id, &known) {
             self.judge_kills(id, now);
         }
-        if let Some(mut last) = self.explain_container(id) {
+        let owner = self.views.group(id).and_then(|group| self.resource_owner(group));
+        if let Some((owner, mut last)) = owner.zip(self.explain_container(id)) {
             last.container.ended_unix_ms = Some(elbowroom_linux::timer::unix_ms());
             last.container.attached = false;
-            self.verdicts.remember_end(id, now, last);
+            last.container.attach_note = Some("it has ended".to_owned());
+            self.verdicts.remember_end(id, now, &owner, last);
         }
         let ended = self.verdicts.remove(id, now);
         ended.into_iter().for_each(|alert| self.alerts.record(alert));
         if let Some(resident) = self.containers.get(&id) {
             self.alerts.remove_container(&resident.path, now);
         }
+    }
+
+    /// When the kernel last killed for memory in a container of that name.
+    pub(super) fn killed_unix_ms(&self, id: CgroupId, now: Micros) -> Option<u64> {
+        let ago = self.verdicts.kills_of(id, now)?.ago;
+        Some(timer::unix_ms().saturating_sub(ago.get() / 1_000))
     }
 
     /// Those that ended lately, the last one first.

@@ -98,7 +98,8 @@ impl PolicyLoop {
         resident.tenant = tenant.unwrap_or(container).id.as_str().into();
         self.containers.insert(group.id, resident);
         self.probes.add_container(group.id, &group.path, container);
-        self.verdicts.add(group, container, outermost, self.ticks > 0, timer::now());
+        let verdict = self.verdicts.add(group, container, outermost, self.ticks > 0, timer::now());
+        self.set_verdict(group.id, verdict);
         if self.config.containers.view_refusal(container).is_none() {
             let _ = self.prefetch.try_send((self.view_dir(group.id), self.surfaces()));
         }

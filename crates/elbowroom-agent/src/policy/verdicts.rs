@@ -18,6 +18,7 @@ use elbowroom_types::alert::{Alert, AlertKind, AlertSubject};
 use elbowroom_types::container::{ContainerIdentity, display_name};
 use elbowroom_types::finding::Severity;
 use elbowroom_types::id::CgroupId;
+use elbowroom_types::resource_command::ResourceOwner;
 use elbowroom_types::sample::CgroupProperties;
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use elbowroom_types::verdict::{Verdict, VerdictStatus};
@@ -108,7 +109,8 @@ impl VerdictWatch {
         })
     }
 
-    /// Watches a container, of whose troubles is told as the `tenant`'s. `is_new`: what its counter says happened since now.
+    /// Watches a container, of whose troubles is told as the `tenant`'s. `is_new`: what its counter says happened since now. Returns its
+    /// first verdict: one that was killed and is started again counts as killed from its first look.
     pub(super) fn add(
         &mut self,
         group: &CgroupProperties,
@@ -116,10 +118,11 @@ impl VerdictWatch {
         tenant: CgroupId,
         is_new: bool,
         now: Micros,
-    ) {
+    ) -> Verdict {
         let before = self.oom.counter(&group.path).filter(|_| !is_new).map_or(0, |counter| counter.kills);
         let key = ContainerKey::of(container);
         self.ended.remove(&key);
+        self.kills.begin(&key);
         let watched = WatchedContainer {
             key,
             tenant,
@@ -133,7 +136,10 @@ impl VerdictWatch {
             throttled: VecDeque::new(),
         };
         self.looking_until = self.looking_until.max(watched.ask_until);
+        let killed = self.kills.recent_of(&watched.key, now);
+        let verdict = killed.map_or_else(Verdict::default, |record| record.verdict(now));
         self.watched.insert(group.id, watched);
+        verdict
     }
 
     /// Where the kernel tells of kills, if it can.
@@ -193,8 +199,20 @@ impl VerdictWatch {
     }
 
     /// Keeps what was known of a container that ends: that it was killed, or just that it ended.
-    pub(super) fn remember_end(&mut self, id: CgroupId, now: Micros, mut last: Explanation) {
+    pub(super) fn remember_end(
+        &mut self,
+        id: CgroupId,
+        now: Micros,
+        owner: &ResourceOwner,
+        mut last: Explanation,
+    ) {
         let Some(watched) = self.watched.get(&id) else { return };
+        // The next of its name may be there before this one is seen to end.
+        let is_next = |next: &WatchedContainer| next.key == watched.key && next.path == watched.path;
+        if self.watched.iter().any(|(other, next)| *other != id && is_next(next)) {
+            return;
+        }
+        self.kills.end(&watched.key, owner);
         let record = self.kills.of(&watched.key).filter(|_| watched.own_kills > 0);
         let ended = || Verdict { reason: "it ended".to_owned(), ..Verdict::default() };
         last.container.verdict = record.map_or_else(ended, |record| record.verdict(now));
@@ -278,19 +296,19 @@ impl VerdictWatch {
         is_exempt: impl Fn(&str) -> bool,
     ) -> Vec<Alert> {
         let mut alerts = Vec::new();
+        let mut unwell: BTreeMap<AlertSubject, (&str, &Verdict)> = BTreeMap::new();
         for (id, verdict) in verdicts {
             let Some(WatchedContainer { name, tenant, .. }) = self.watched.get(&id) else { continue };
             // Kills are told of below.
-            let hold = match verdict.status {
-                VerdictStatus::Killed => continue,
-                status if !status.hurts() => continue,
-                VerdictStatus::Throttled => Micros::ZERO,
-                _ => STEADY_FOR,
-            };
-            if !is_exempt(name) {
-                let say = || (Severity::Warning, format!("{name}: {}", verdict.sentence()), Vec::new());
-                alerts.extend(self.conditions.raise(subject(*tenant, verdict.status), now, hold, say));
+            let is_told = verdict.status != VerdictStatus::Killed && verdict.status.hurts();
+            if is_told && !is_exempt(name) {
+                unwell.entry(subject(*tenant, verdict.status)).or_insert((name, verdict));
             }
+        }
+        for (subject, (name, verdict)) in unwell {
+            let hold = if verdict.status == VerdictStatus::Throttled { Micros::ZERO } else { STEADY_FOR };
+            let text = format!("{name}: {}", verdict.sentence());
+            alerts.extend(tell(&mut self.conditions, subject, now, hold, Severity::Warning, text));
         }
         alerts.extend(self.conditions.clear_unseen(now));
         let mut last: BTreeMap<CgroupId, &KillRecord> = BTreeMap::new();
@@ -304,9 +322,8 @@ impl VerdictWatch {
             let verdict = record.verdict(now);
             let subject = subject(record.group, verdict.status);
             let text = format!("{}: {}", record.name, verdict.sentence());
-            let say = || (Severity::Critical, text.clone(), Vec::new());
-            let begun = self.kill_conditions.raise(subject.clone(), now, Micros::ZERO, say);
-            alerts.extend(begun.or_else(|| self.kill_conditions.reword(&subject, &text)));
+            let conditions = &mut self.kill_conditions;
+            alerts.extend(tell(conditions, subject, now, Micros::ZERO, Severity::Critical, text));
         }
         alerts.extend(self.kill_conditions.clear_unseen(now));
         alerts
@@ -322,6 +339,19 @@ fn innermost(watched: &BTreeMap<CgroupId, WatchedContainer>, path: &str) -> Opti
     containers.max_by_key(|(_, watched)| watched.path.len()).map(|(id, _)| *id)
 }
 
+/// Tells of a condition that is there now: that it begins, or, where it lasts, what is said of it by now.
+fn tell(
+    conditions: &mut Conditions,
+    subject: AlertSubject,
+    now: Micros,
+    hold: Micros,
+    severity: Severity,
+    text: String,
+) -> Option<Alert> {
+    let begun = conditions.raise(subject.clone(), now, hold, || (severity, text.clone(), Vec::new()));
+    begun.or_else(|| conditions.reword(&subject, &text))
+}
+
 fn subject(group: CgroupId, status: VerdictStatus) -> AlertSubject {
     AlertSubject {
         kind: AlertKind::Verdict,
@@ -334,11 +364,12 @@ fn subject(group: CgroupId, status: VerdictStatus) -> AlertSubject {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elbowroom_govern::alert::outbox::Outbox;
     use elbowroom_types::container::ContainerEngine;
     use elbowroom_types::label::ContainerLabels;
     use elbowroom_types::sample::CgroupSettings;
 
-    fn add(watch: &mut VerdictWatch, id: u64, path: &str, tenant: u64) {
+    fn add(watch: &mut VerdictWatch, id: u64, path: &str, tenant: u64, at: u64) -> Verdict {
         let identity = ContainerIdentity {
             id: path.to_owned(),
             name: None,
@@ -355,7 +386,7 @@ mod tests {
             populated: true,
             made_by_user: false,
         };
-        watch.add(&group, &identity, CgroupId(tenant), true, Micros::secs(1));
+        watch.add(&group, &identity, CgroupId(tenant), true, Micros::secs(at))
     }
 
     #[test]
@@ -366,7 +397,7 @@ mod tests {
         for (id, path) in
             [(1, "/elbowroom-test-none/web"), (2, "/elbowroom-test-none/we"), (3, inside), (4, inside)]
         {
-            add(&mut watch, id, path, id);
+            add(&mut watch, id, path, id, 1);
         }
         let at = Micros::secs(9);
         let logged = |pid, path: Option<&str>| (at, LoggedKill { pid, cgroup: path.map(str::to_owned) });
@@ -390,8 +421,10 @@ mod tests {
     #[test]
     fn containers_in_a_container_have_one_alert_together() {
         let mut watch = VerdictWatch::open().unwrap();
-        add(&mut watch, 1, "db", 1);
-        (2..200).for_each(|id| add(&mut watch, id, &format!("/elbowroom-test-none/web/{id}"), 1_000));
+        add(&mut watch, 1, "db", 1, 1);
+        for id in 2..200 {
+            add(&mut watch, id, &format!("/elbowroom-test-none/web/{id}"), 1_000, 1);
+        }
         let seen =
             |at| SeenKill { count: 1, at: Micros::secs(at), limit: Limit::At(Bytes::mib(64)), peak: None };
         (2..200).for_each(|id| assert!(watch.note_kills(CgroupId(id), &seen(id))));
@@ -409,5 +442,49 @@ mod tests {
         assert_eq!(of(look(202)), [], "which of them was the last to be killed does not change");
         let last = watch.kill_conditions.active().last().unwrap();
         assert!(last.text.contains("/web/199"), "{}", last.text);
+    }
+
+    #[test]
+    fn an_alert_that_lasts_says_what_its_container_s_verdict_says_and_no_receiver_is_told_again() {
+        let mut watch = VerdictWatch::open().unwrap();
+        for id in 1..4 {
+            add(&mut watch, id, &format!("/elbowroom-test-none/{id}"), 9, 1);
+        }
+        let mut outbox = Outbox::default();
+        let said = |quota: &str, lost: u64| Verdict {
+            status: VerdictStatus::Throttled,
+            reason: format!("its quota of {quota} CPUs holds its threads back {lost} ms of every second"),
+            command: Some(format!("docker update --cpus {quota}1 web")),
+        };
+        let mut look = |second, verdicts: &[(u64, Verdict)]| {
+            let verdicts = verdicts.iter().map(|(id, verdict)| (CgroupId(*id), verdict));
+            let alerts = watch.alerts(Micros::secs(second), verdicts, |_| false);
+            alerts.iter().for_each(|alert| outbox.apply(alert));
+            let last = watch.conditions.active().next().unwrap();
+            (last.since, last.text.clone(), outbox.due(Micros::secs(second)).len())
+        };
+        let text = |id, verdict: &Verdict| format!("/elbowroom-test-none/{id}: {}", verdict.sentence());
+        let (small, large) = (said("0.2", 67), said("0.3", 662));
+        let since = Micros::secs(1);
+        assert_eq!(look(1, &[(2, small.clone()), (3, large.clone())]), (since, text(2, &small), 1));
+        assert_eq!(look(2, &[(2, large.clone()), (3, small.clone())]), (since, text(2, &large), 0));
+        // The one of which it told is well.
+        assert_eq!(look(200, &[(2, Verdict::default()), (3, small.clone())]), (since, text(3, &small), 0));
+    }
+
+    #[test]
+    fn one_that_was_killed_and_is_started_again_counts_as_killed_at_once_and_for_two_minutes() {
+        let mut watch = VerdictWatch::open().unwrap();
+        let path = "/elbowroom-test-none/oomer";
+        assert_eq!(add(&mut watch, 1, path, 1, 10), Verdict::default());
+        let seen = SeenKill { count: 1, at: Micros::secs(20), limit: Limit::At(Bytes::mib(64)), peak: None };
+        assert!(watch.note_kills(CgroupId(1), &seen));
+        watch.set_command(CgroupId(1), Some("docker update --memory 128m oomer".to_owned()));
+        watch.remove(CgroupId(1), Micros::secs(21));
+        let mut next = |id, at| add(&mut watch, id, path, id, at).sentence();
+        let killed = "OOM-killed once at its limit of 64MiB; docker update --memory 128m oomer";
+        assert_eq!([next(2, 21), next(3, 139)], [killed; 2]);
+        assert_eq!(next(4, 140), Verdict::default().reason);
+        assert_eq!(add(&mut watch, 5, "/elbowroom-test-none/other", 5, 21), Verdict::default());
     }
 }

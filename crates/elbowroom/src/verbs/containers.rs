@@ -5,7 +5,9 @@ use super::probe::probe_text;
 use super::reach::{cpus_seen, reach_text};
 use anyhow::Result;
 use clap::Args;
-use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, Explanation, display_name};
+use elbowroom_client::api::{
+    AgentSnapshot, ContainerView, ControlRequest, ControlResponse, Explanation, display_name,
+};
 use elbowroom_client::control::ControlClient;
 use elbowroom_client::dated::Dated;
 use elbowroom_client::number_format;
@@ -26,7 +28,7 @@ use std::path::Path;
 /// Arguments of `list`.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct ListArgs {
-    /// Also list containers that ended within the last hour.
+    /// Also list containers that ended within the last hour. Those killed for memory within the last two minutes are listed without.
     #[arg(short, long)]
     pub(crate) all: bool,
     #[command(flatten)]
@@ -35,19 +37,25 @@ pub(crate) struct ListArgs {
 
 /// `elbowroom list`: the worst first.
 pub(crate) fn list(run_dir: &Path, args: ListArgs) -> Result<String> {
-    let ask = |request| match ControlClient::connect(run_dir)?.request(&request)? {
-        ControlResponse::List(containers) => Ok(containers),
-        _ => unexpected_response(),
+    // At one moment, in which one that is started again either runs or has ended.
+    let snapshot = fetch_snapshot(&mut ControlClient::connect(run_dir)?)?;
+    let mut containers = match args.all {
+        true => [snapshot.containers, snapshot.ended].concat(),
+        false => snapshot.shown_containers(),
     };
-    let mut containers = ask(ControlRequest::List)?;
-    if args.all {
-        containers.extend(ask(ControlRequest::Ended)?);
-    }
     worst_first(&mut containers);
     let names = || containers.iter().map(|c| c.name.clone().unwrap_or_else(|| c.id.clone())).collect();
     args.table.answer(&Dated(&containers), names, |style| {
         list_text(&containers, style) + kernel_cpus_note(&containers, online_cpus(), style)
     })
+}
+
+/// What the agent knows at one moment.
+pub(super) fn fetch_snapshot(client: &mut ControlClient) -> Result<AgentSnapshot> {
+    match client.request(&ControlRequest::Snapshot)? {
+        ControlResponse::Snapshot(snapshot) => Ok(*snapshot),
+        _ => unexpected_response(),
+    }
 }
 
 /// The worst first, and those that are as bad by name, as `top` has them.
@@ -362,23 +370,36 @@ mod tests {
     use elbowroom_types::verdict::VerdictStatus;
     use elbowroom_view::rules::ViewChangeReason;
 
+    fn container(cpus: u32, attached: bool) -> ContainerView {
+        let view = serde_json::json!({
+            "cpus": cpus, "millicpu": cpus * 1_000, "cpus_lower": 1, "cpus_upper": 4, "online": "0", "present": "0-3", "possible": "0-3",
+            "memory": 1 << 29, "memory_soft": 1 << 27, "memory_hard": 1 << 30, "swap_max": null
+        });
+        let usage = serde_json::json!({"cpu": 0, "throttled": null, "memory": 0});
+        serde_json::from_value(serde_json::json!({
+            "id": "ab".repeat(32), "name": "web", "engine": "docker", "pod": null, "path": format!("/docker/{}", "ab".repeat(32)),
+            "attached": attached, "attach_note": null, "missing": [], "view_dir": "/run/v", "view": view, "usage": usage,
+            "cpu_used_millicpu": 0, "disk": []
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn one_that_ended_counts_as_killed_for_two_minutes_and_is_not_attached() {
+        let mut dead = container(1, false);
+        (dead.ended_unix_ms, dead.killed_unix_ms) = (Some(600_500), Some(600_000));
+        dead.attach_note = Some("it has ended".to_owned());
+        assert!(!dead.is_killed(600_500), "it ended well");
+        dead.verdict.status = VerdictStatus::Killed;
+        assert!(dead.is_killed(600_500) && dead.is_killed(719_999) && !dead.is_killed(720_000));
+        assert!(!ContainerView { killed_unix_ms: None, ..dead.clone() }.is_killed(600_500), "an older agent");
+        let table = list_text(&[dead.clone()], TableStyle::PLAIN);
+        assert!(table.lines().nth(1).unwrap().split_whitespace().any(|cell| cell == "ended"), "{table}");
+        assert!(show_text(&dead).contains("attached          no: it has ended\n"));
+    }
+
     #[test]
     fn a_terminal_is_told_of_nproc_where_a_view_is_smaller_than_the_machine() {
-        let view = |cpus: u32| {
-            serde_json::json!({
-                "cpus": cpus, "millicpu": cpus * 1_000, "cpus_lower": 1, "cpus_upper": 4, "online": "0", "present": "0-3", "possible": "0-3",
-                "memory": 1 << 29, "memory_soft": 1 << 27, "memory_hard": 1 << 30, "swap_max": null
-            })
-        };
-        let container = |cpus, attached| -> ContainerView {
-            let usage = serde_json::json!({"cpu": 0, "throttled": null, "memory": 0});
-            serde_json::from_value(serde_json::json!({
-                "id": "ab".repeat(32), "name": "web", "engine": "docker", "pod": null, "path": format!("/docker/{}", "ab".repeat(32)),
-                "attached": attached, "attach_note": null, "missing": [], "view_dir": "/run/v", "view": view(cpus), "usage": usage,
-                "cpu_used_millicpu": 0, "disk": []
-            }))
-            .unwrap()
-        };
         let terminal = TableStyle { width: Some(80), ..TableStyle::PLAIN };
         let note = |c, style| !kernel_cpus_note(&[c], 2, style).is_empty();
         assert!(note(container(1, true), terminal));

@@ -1,5 +1,6 @@
 //! `elbowroom record --ring` and `elbowroom replay DIR`: the black box from outside.
 
+use super::containers;
 use super::record::{RecordArgs, ReplayArgs};
 use super::top::{self, LiveScreen, TopAction};
 use anyhow::{Context, Result, ensure};
@@ -8,9 +9,9 @@ use elbowroom_agent::recorder::reader::RecordingCursor;
 use elbowroom_agent::recorder::settings::MIN_SIZE;
 use elbowroom_agent::recorder::timestamp;
 use elbowroom_agent::recorder::writer::RingWriter;
-use elbowroom_client::api::{AgentSnapshot, ControlRequest, ControlResponse};
+use elbowroom_client::api::AgentSnapshot;
 use elbowroom_client::control::ControlClient;
-use elbowroom_client::output::{Format, say, unexpected_response};
+use elbowroom_client::output::{Format, say};
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer;
 use elbowroom_linux::timer::Ticker;
@@ -54,10 +55,7 @@ pub(crate) fn record(run_dir: &Path, dir: &Path, args: &RecordArgs) -> Result<()
 }
 
 fn fetch_snapshot(run_dir: &Path) -> Result<AgentSnapshot> {
-    match ControlClient::connect(run_dir)?.request(&ControlRequest::Snapshot)? {
-        ControlResponse::Snapshot(snapshot) => Ok(*snapshot),
-        _ => unexpected_response(),
-    }
+    containers::fetch_snapshot(&mut ControlClient::connect(run_dir)?)
 }
 
 /// Shows a moment.
@@ -103,7 +101,7 @@ fn screen(snapshot: &AgentSnapshot) -> String {
         timestamp::format_local(snapshot.time_unix_ms),
         counted(snapshot.containers.len(), "container")
     );
-    format!("{heading}\n{}", top::plain_screen(&snapshot.containers))
+    format!("{heading}\n{}", top::plain_screen(&snapshot.shown_containers()))
 }
 
 fn step_through(mut cursor: RecordingCursor) -> Result<()> {

@@ -9,7 +9,7 @@ mod screen;
 mod severity;
 mod state;
 
-use super::containers::explanation_text;
+use super::containers::{explanation_text, fetch_snapshot};
 use anyhow::Result;
 use clap::Args;
 use columns::{cell, fit};
@@ -48,10 +48,10 @@ pub(crate) struct TopArgs {
 pub(crate) fn top(run_dir: &Path, args: &TopArgs) -> Result<String> {
     let mut client = ControlClient::connect(run_dir)?;
     if let Format::Data(data) = args.output.format {
-        return data.document(&fetch(&mut client)?.containers);
+        return data.document(&fetch_snapshot(&mut client)?.shown_containers());
     }
     if args.once || !std::io::stdout().is_terminal() {
-        return Ok(plain_screen(&fetch(&mut client)?.containers));
+        return Ok(plain_screen(&fetch_snapshot(&mut client)?.shown_containers()));
     }
     run_live(&mut client, Duration::from_micros(args.interval.get().max(50_000)))?;
     Ok(String::new())
@@ -60,8 +60,8 @@ pub(crate) fn top(run_dir: &Path, args: &TopArgs) -> Result<String> {
 fn run_live(client: &mut ControlClient, interval: Duration) -> Result<()> {
     let mut screen = LiveScreen::open()?;
     loop {
-        let snapshot = fetch(client)?;
-        screen.state.update(snapshot.containers, NodeLine::now(snapshot.node));
+        let snapshot = fetch_snapshot(client)?;
+        screen.state.update(snapshot.shown_containers(), NodeLine::now(snapshot.node));
         screen.refresh_explanation(client);
         let until = Instant::now() + interval;
         screen.draw()?;
@@ -109,7 +109,8 @@ impl LiveScreen {
             self.state.history = CpuHistory::default();
         }
         self.state.moment = Some(moment);
-        self.state.update(snapshot.containers, NodeLine { node: Some(snapshot.node), pressure: None });
+        self.state
+            .update(snapshot.shown_containers(), NodeLine { node: Some(snapshot.node), pressure: None });
         self.draw()
     }
 
@@ -172,13 +173,6 @@ pub(super) fn pressed(event: &Event) -> Option<KeyEvent> {
     match event {
         Event::Key(key) if key.kind == KeyEventKind::Press => Some(*key),
         _ => None,
-    }
-}
-
-fn fetch(client: &mut ControlClient) -> Result<AgentSnapshot> {
-    match client.request(&ControlRequest::Snapshot)? {
-        ControlResponse::Snapshot(snapshot) => Ok(*snapshot),
-        _ => unexpected_response(),
     }
 }
 
