@@ -91,7 +91,7 @@ def test_a_change_is_in_the_stream_and_in_the_history_with_its_reason(agent, sta
     while not (event == "change" and data["container"] == row["id"] and data["what"].endswith("300MiB")):
         event, data = stream.next()
     stream.close()
-    assert data["kind"] == "memory" and "settings" in data["because"]
+    assert data["kind"] == "memory" and data["because"] == "its limit is now 300MiB"
 
     def history():
         told = api.get(where, f"/api/v1/history?container={quote(row['id'], safe='')}")

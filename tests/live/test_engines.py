@@ -257,10 +257,19 @@ def test_a_label_keeps_the_view_out(agent_of, way):
 
 def test_an_agent_that_hangs_costs_two_seconds_and_is_told(agent_of, way, alone):
     agent = ready(agent_of(way, "attach = true"), way)
-    usual = max(timed(lambda: way.once(*HEAD))[0] for _ in range(3))
+    script = "head -n1 /proc/meminfo; echo; for i in $(seq 100); do sleep 0.1; grep -q '%s' /proc/meminfo && break; done; head -n1 /proc/meminfo; sleep 1" % SEEN
+    tries = []
+    # A busy machine makes one start slow; a hook that waits too long makes every start slow.
+    while len(tries) < 3 and not (tries and tries[-1][0] < tries[-1][1] + WORST):
+        usual = max(timed(lambda: way.once(*HEAD))[0] for _ in range(3))
+        tries.append((start_while_it_hangs(agent, way, script), usual))
+    assert any(waited < usual + WORST for waited, usual in tries), f"seconds, and what a start usually takes: {tries}"
+
+
+def start_while_it_hangs(agent, way, script):
+    """Seconds until the script runs in a container, in which it sees the view later, when the agent goes on."""
     # Both: a policy process that hangs alone is replaced.
     stopped = [Process(agent.pid(name)) for name in ("supervisor", "policy")]
-    script = "head -n1 /proc/meminfo; echo; for i in $(seq 100); do sleep 0.1; grep -q '%s' /proc/meminfo && break; done; head -n1 /proc/meminfo; sleep 1" % SEEN
     out = {}
 
     def run():
@@ -279,10 +288,10 @@ def test_an_agent_that_hangs_costs_two_seconds_and_is_told(agent_of, way, alone)
             process.send(signal.SIGCONT)
     late = eventually(lambda: [row for row in agent.list() if row["late_usec"]], within=20)
     thread.join()
-    assert waited < usual + WORST, f"{waited:.1f} s, usually {usual:.1f} s"
     first, last = [line for line in out["text"].splitlines() if line]
     assert first.split(None, 1)[1].strip() != SEEN and last.split(None, 1)[1].strip() == SEEN, out["text"]
     assert started and late[0]["attached"]
+    return waited
 
 
 def newest(text):
