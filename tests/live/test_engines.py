@@ -259,15 +259,19 @@ def test_an_agent_that_hangs_costs_two_seconds_and_is_told(agent_of, way, alone)
     agent = ready(agent_of(way, "attach = true"), way)
     script = "head -n1 /proc/meminfo; echo; for i in $(seq 100); do sleep 0.1; grep -q '%s' /proc/meminfo && break; done; head -n1 /proc/meminfo; sleep 1" % SEEN
     tries = []
-    # A busy machine makes one start slow; a hook that waits too long makes every start slow.
-    while len(tries) < 3 and not (tries and tries[-1][0] < tries[-1][1] + WORST):
+    # A busy machine makes one start slow, or its first look late; a hook that waits too long makes every start slow.
+    while len(tries) < 3 and not (tries and in_time(*tries[-1])):
         usual = max(timed(lambda: way.once(*HEAD))[0] for _ in range(3))
-        tries.append((start_while_it_hangs(agent, way, script), usual))
-    assert any(waited < usual + WORST for waited, usual in tries), f"seconds, and what a start usually takes: {tries}"
+        tries.append((*start_while_it_hangs(agent, way, script), usual))
+    assert any(in_time(*each) for each in tries), f"seconds, whether its first look saw the host, and what a start usually takes: {tries}"
+
+
+def in_time(waited, saw_host, usual):
+    return saw_host and waited < usual + WORST
 
 
 def start_while_it_hangs(agent, way, script):
-    """Seconds until the script runs in a container, in which it sees the view later, when the agent goes on."""
+    """Seconds until the script runs in a container, and whether its first look came before the agent went on; its last one sees the view."""
     # Both: a policy process that hangs alone is replaced.
     stopped = [Process(agent.pid(name)) for name in ("supervisor", "policy")]
     out = {}
@@ -289,9 +293,9 @@ def start_while_it_hangs(agent, way, script):
     late = eventually(lambda: [row for row in agent.list() if row["late_usec"]], within=20)
     thread.join()
     first, last = [line for line in out["text"].splitlines() if line]
-    assert first.split(None, 1)[1].strip() != SEEN and last.split(None, 1)[1].strip() == SEEN, out["text"]
+    assert last.split(None, 1)[1].strip() == SEEN, out["text"]
     assert started and late[0]["attached"]
-    return waited
+    return waited, first.split(None, 1)[1].strip() != SEEN
 
 
 def newest(text):

@@ -46,7 +46,7 @@ PROMISES = {
     "JSON for scripts": r"web throttled",
 }
 # Screens and servers that last until a key is pressed: what they show when they are there, and the key.
-LASTING = {"elbowroom top": (b"threads", b"q"), "elbowroom dashboard": (b"#code=", b"\x03")}
+LASTING = {"elbowroom top": (b"web ", b"q"), "elbowroom dashboard": (b"#code=", b"\x03")}
 # Columns and lines of the terminal.
 SCREEN = 80, 16
 CONFIG = '[disk]\ndevices = ["loop*"]\n'

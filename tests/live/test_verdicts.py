@@ -151,7 +151,9 @@ def test_a_crash_loop_does_not_flicker(agent, docker):
 
 def test_nobody_is_told_to_write_to_a_cgroup_that_is_gone(agent):
     name = "elbowroom-test-run-and-gone"
-    locked = "import ctypes; ctypes.CDLL(None).mlockall(3); " + EATER  # not swapped out instead
+    # It is killed when the agent knows it: it sees its limit. Locked memory is not swapped out instead.
+    seen = "import ctypes, time\nwhile int(open('/proc/meminfo').read().split()[1]) > 40 << 10: time.sleep(0.01)\n"
+    locked = f"{seen}ctypes.CDLL(None).mlockall(3); {EATER}"
     agent.cli("run", "--memory", "40MiB", "--name", name, "--", "python3", "-c", locked)
     eventually(lambda: (row(agent.ask("ended")["list"], name) or {}).get("verdict", {}).get("status") == "killed")
     reason = "OOM-killed once at its limit of 40MiB; run it with more: `elbowroom run --memory 80MiB`"
