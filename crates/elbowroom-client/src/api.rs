@@ -8,7 +8,7 @@ pub use request::{ControlRequest, LabelRequest, LaunchRequest, PrepareRequest};
 pub use status::{AgentMode, AgentPids, AgentStatus, DiskGovernorStats, HookStatus, OtlpStatus};
 
 use crate::change::Change;
-use crate::number_format::short_ids;
+use crate::number_format::{needs_more, short_ids};
 use crate::profile_store::StoredProfile;
 use elbowroom_govern::disk::{ContainerDiskStatus, DiskPolicy, DiskView};
 use elbowroom_govern::verdict::KILLED_FOR;
@@ -235,6 +235,17 @@ pub struct MemoryReport {
     pub containers: Vec<ContainerMemory>,
     /// The alerts that last now.
     pub alerts: Vec<AlertView>,
+}
+
+impl MemoryReport {
+    /// Counts those in need of memory as their rows say it: the governor counts by their colours and knows no verdicts.
+    pub fn count_needers(&mut self) {
+        let needers = self.containers.iter().filter(|of| needs_more(of.status.colour, of.verdict.status));
+        let paths: Vec<&str> = needers.map(|of| of.container.path.as_str()).collect();
+        for pool in &mut self.pools {
+            pool.needers = pool.needers.max(paths.iter().filter(|path| pool.holds(path)).count());
+        }
+    }
 }
 
 /// Answer to [`ControlRequest::Snapshot`]: what the agent knew at one moment.

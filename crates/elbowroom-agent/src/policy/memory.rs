@@ -8,7 +8,7 @@ use crate::config::AgentConfig;
 use anyhow::Result;
 use elbowroom_client::api::{AlertView, ContainerMemory, ContainerRef, MemoryGovernorStats, MemoryReport};
 use elbowroom_govern::GovernorMode;
-use elbowroom_govern::memory::{ContainerMemoryStatus, MemoryGovernor, PoolView, PressureNotices};
+use elbowroom_govern::memory::{ContainerMemoryStatus, MemoryGovernor, PressureNotices};
 use elbowroom_linux::cgroup::CgroupLayout;
 use elbowroom_linux::memory::MemoryReader;
 use elbowroom_linux::root::Root;
@@ -223,10 +223,7 @@ impl MemoryEnforcer {
 
     /// What a container uses and its entitlement, where the memory around it is short, a neighbour needs some, and it does not.
     pub(super) fn over_entitlement(&self, group: CgroupId, path: &str) -> Option<(Bytes, Bytes)> {
-        let around = |pool: &&PoolView| {
-            pool.path == "/" || path.strip_prefix(&pool.path).is_some_and(|rest| rest.starts_with('/'))
-        };
-        self.memory.pools().iter().filter(around).find(|pool| pool.short && pool.needers > 0)?;
+        self.memory.pools().iter().find(|pool| pool.holds(path) && pool.short && pool.needers > 0)?;
         let status = self.memory.status(group).filter(|status| status.colour != Colour::Red)?;
         Some((status.usage, status.entitlement))
     }
@@ -244,13 +241,15 @@ impl MemoryEnforcer {
                 verdict: verdict(*id),
             })
         };
-        MemoryReport {
+        let mut report = MemoryReport {
             mode: self.mode,
             not_enforced: self.not_enforced.clone(),
             pools: self.memory.pools().to_vec(),
             containers: self.containers.iter().filter_map(one).collect(),
             alerts: self.memory.alerts().into_iter().map(name).collect(),
-        }
+        };
+        report.count_needers();
+        report
     }
 
     /// Counters for `Request::Status`.

@@ -275,6 +275,13 @@ pub struct PoolView {
     pub needers: usize,
 }
 
+impl PoolView {
+    /// Whether the cgroup at `path` is below.
+    pub fn holds(&self, path: &str) -> bool {
+        self.path == "/" || path.strip_prefix(&self.path).is_some_and(|rest| rest.starts_with('/'))
+    }
+}
+
 /// What is free to lend of `free` memory: not what containers have reserved and do not use, for they may call it back. Each is its
 /// reservation and what it uses.
 pub fn lendable(free: Bytes, containers: impl IntoIterator<Item = (Bytes, Bytes)>) -> Bytes {

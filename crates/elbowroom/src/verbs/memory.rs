@@ -51,7 +51,7 @@ fn text(report: &MemoryReport, style: TableStyle) -> String {
         return text + "no container was measured yet\n";
     }
     text.push('\n');
-    text.push_str(&pool_table(&report.pools, &report.containers, style));
+    text.push_str(&pool_table(&report.pools, style));
     text.push('\n');
     text.push_str(&container_table(&report.containers, style));
     text.push_str(&saving_text(&report.containers));
@@ -83,16 +83,7 @@ fn saving_text(containers: &[ContainerMemory]) -> String {
     text
 }
 
-/// Containers in a pool that need more: as many as the governor counts, and no fewer than those whose rows say so by their verdict.
-fn needers(pool: &PoolView, containers: &[ContainerMemory]) -> usize {
-    let is_in = |path: &str| {
-        pool.path == "/" || path.strip_prefix(&pool.path).is_some_and(|rest| rest.starts_with('/'))
-    };
-    let needs = |of: &&ContainerMemory| number_format::needs_more(of.status.colour, of.verdict.status);
-    pool.needers.max(containers.iter().filter(|of| is_in(&of.container.path)).filter(needs).count())
-}
-
-fn pool_table(pools: &[PoolView], containers: &[ContainerMemory], style: TableStyle) -> String {
+fn pool_table(pools: &[PoolView], style: TableStyle) -> String {
     let heading = [
         ("SHARED MEMORY", Align::Left, Keep::Always),
         ("SIZE", Align::Right, Keep::Rank(2)),
@@ -109,7 +100,7 @@ fn pool_table(pools: &[PoolView], containers: &[ContainerMemory], style: TableSt
             number_format::short_bytes(pool.room.get()),
             number_format::short_bytes(pool.reserved.get()),
             pool.containers.to_string(),
-            needers(pool, containers).to_string(),
+            pool.needers.to_string(),
             if pool.short { "short" } else { "enough" }.to_owned(),
         ]
     };
@@ -413,7 +404,11 @@ mod tests {
         let mut report = report();
         report.pools[0] = PoolView { path: "/".into(), needers: 0, containers: 1, ..report.pools[0].clone() };
         report.containers[0].status = status.clone();
-        let need = |report: &MemoryReport| needers(&report.pools[0], &report.containers);
+        let need = |report: &MemoryReport| {
+            let mut report = report.clone();
+            report.count_needers();
+            report.pools[0].needers
+        };
         assert_eq!(need(&report), 0);
         report.containers[0].verdict.status = VerdictStatus::Tight;
         assert_eq!(need(&report), 1);
