@@ -5,8 +5,7 @@ import http.client
 import json
 import socket
 import ssl
-
-import pytest
+import unittest
 
 from kit.wait import PATIENCE
 
@@ -19,7 +18,7 @@ def free_port():
         with socket.socket() as peer, contextlib.suppress(OSError):
             peer.bind(("127.0.0.1", number))
             return number
-    pytest.skip("needs a free port between 19110 and 19199")
+    raise unittest.SkipTest("needs a free port between 19110 and 19199")
 
 
 class Unix(http.client.HTTPConnection):
