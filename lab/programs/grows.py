@@ -1,6 +1,6 @@
-"""A program in a container that sizes itself by what it sees, as a server with an elastic cache does. Ten times a second it reads /proc/meminfo:
-it holds at most 95 % of MemTotal, gives back what is above, and takes more while MemAvailable has more than the other 5 %. Begins with a line
-on standard input. python3 grows.py MIB_PER_SECOND"""
+"""A program in a container that sizes itself by what it sees, as a server with an elastic cache does. Ten times a second it reads
+/proc/meminfo: it holds at most 95 % of MemTotal, gives back what is above, and takes more while MemAvailable is more than the other 5 %.
+Begins with a line on standard input. python3 grows.py MIB_PER_SECOND"""
 
 import mmap
 import sys

@@ -6,15 +6,15 @@ from lab.jobs import warm
 
 
 def raw(samples, blocks, **run):
-    fixed = {"alone": 10, "beside": 10, "working_set_mib": 300, "blocks": 100, "disk_mib": 8, "soft_mib": 256, "fill": 48, "cpus": 4, "host_mib": 2000}
+    fixed = {"alone": 10, "beside": 10, "working_set_mib": 300, "blocks": 100, "disk_mib": 8, "soft_mib": 256, "fill": 48}
     one = {"round": 0, "hard_mib": 1000, "machine": "warm", "rule": "paper", "oom_kills": 0, "samples": samples, "blocks": blocks}
     return {**fixed, "runs": [{**one, **run}]}
 
 
-#         at, host free, available, inside total, available, used, cached, refaults
-BEFORE = [9, 70, 1500, 256, 250, 10, 300, 5]
-GROWN = [12, 60, 700, 1000, 100, 850, 280, 25]
-FALLEN = [18, 60, 1000, 256, 0, 400, 270, 30]
+#         at, host free, available, inside total, available, used, cached, refaults, lost, activated, stalled
+BEFORE = [9, 70, 1500, 256, 250, 10, 300, 5, 1, 2, 0.5]
+GROWN = [16, 60, 700, 1000, 100, 850, 280, 25, 4, 6, 1]
+FALLEN = [18, 60, 1000, 256, 0, 400, 270, 30, 9, 12, 1.5]
 
 
 class Study(unittest.TestCase):
@@ -30,15 +30,17 @@ class Study(unittest.TestCase):
     def test_figures_are_of_the_time_beside_the_container(self):
         figures = self.figures([BEFORE, GROWN, FALLEN], [[5, 100], [9, 100], [10.5, 10], [12, 90], [18, 50]], hard_mib=900)
         self.assertEqual((figures["free"], figures["refaults"], figures["falls"], figures["above"]), (70, 25, 1, 100))
-        self.assertEqual((figures["total"], figures["could"], figures["used"]), (256, 900, 400))  # of the last five seconds
+        self.assertEqual((figures["lost"], figures["activated"]), (8, 10))
+        self.assertEqual((figures["total"], figures["used"], figures["stalled"]), (628, 625, 25))  # of the last five seconds
         self.assertEqual((figures["throughput"], figures["worst"]), (70, 50))  # the second in which it began is of neither
 
     def test_growth_is_no_fall(self):
-        self.assertEqual(self.figures([BEFORE, [11, *BEFORE[1:]], [18, *GROWN[1:]]], [[5, 100], [15, 100]])["falls"], 0)
+        self.assertEqual(self.figures([BEFORE, [16, *BEFORE[1:]], [18, *GROWN[1:]]], [[5, 100], [15, 100]])["falls"], 0)
 
     def test_cells_are_in_the_order_of_the_table(self):
         samples, blocks = [BEFORE, GROWN, FALLEN], [[5, 100], [15, 100]]
-        runs = [raw(samples, blocks, machine=machine, rule=rule)["runs"][0] for rule in ("waterfill", "paper") for machine in ("warm", "fresh")]
+        both = [(machine, rule) for rule in ("waterfill", "paper") for machine in ("warm", "fresh")]
+        runs = [raw(samples, blocks, machine=machine, rule=rule)["runs"][0] for machine, rule in both]
         cells = [cell[1:] for cell in warm.study({**raw(samples, blocks), "runs": runs})["rows"]]
         self.assertEqual(cells, [("fresh", "paper"), ("fresh", "waterfill"), ("warm", "paper"), ("warm", "waterfill")])
 
