@@ -36,7 +36,7 @@ GOAL = 97  # percent of what the neighbour does alone
 def options(parser):
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
     parser.add_argument("--alone", type=float, default=8, help="seconds that the neighbour is alone")
-    parser.add_argument("--beside", type=float, default=30, help="seconds that the container grows, and then holds")
+    parser.add_argument("--beside", type=float, default=40, help="seconds that the container grows, and then holds")
     parser.add_argument("--working-set-mib", type=int, default=192, help="what the neighbour reads")
     parser.add_argument("--blocks", type=int, default=1000, help="blocks of 64 KiB a second that it reads, if it can")
     parser.add_argument("--disk-mib", type=int, default=4, help="MiB a second that the disk gives it once all is in memory; 0: any")
@@ -248,8 +248,9 @@ def draw(studied, out):
     )
     out.say(
         "*Could have*: what it uses and the machine's MemAvailable, less the working set, at most its hard limit. It, effective "
-        f"memory (MemTotal inside), MemAvailable inside and what it uses are medians of the last {END_S} s. *Above*: the most that effective "
-        "memory was above what it could have. *Falls*: samples with less effective memory than the one before. *Free*: MemFree before it grows."
+        f"memory (MemTotal inside), MemAvailable inside and what it uses are medians of the last {END_S} s. *Above*: the most that "
+        "effective memory was above what it could have. *Falls*: samples with less effective memory than the one before. *Free*: MemFree "
+        "before it grows."
     )
     words = lambda figure, digits=0: f"{figure.median:.{digits}f} ({figure.min:.{digits}f} to {figure.max:.{digits}f})"
     name = lambda cell: [f"{cell[1]}, {RULES[cell[2]]}", cell[0]]
