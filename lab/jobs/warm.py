@@ -213,7 +213,7 @@ def figures_of(run, raw):
     """The figures of a run, in MiB and percent."""
     samples = series(run, raw)
     before, beside = ([one for one in samples if (one["at_s"] >= raw["alone"]) == late] for late in (False, True))
-    end = [one for one in beside if one["at_s"] > raw["alone"] + raw["beside"] - END_S]
+    end = [one for one in beside if one["at_s"] > beside[-1]["at_s"] - END_S]
     # A second that began before the container did is of neither.
     alone = [blocks for at, blocks in run["blocks"] if 1 < at <= raw["alone"]]
     with_it = [blocks for at, blocks in run["blocks"] if at > raw["alone"] + 1]
@@ -227,7 +227,7 @@ def figures_of(run, raw):
         "above": max(0, *(one["total"] - one["could"] for one in beside)),
         "falls": sum(later["total"] < earlier["total"] for earlier, later in zip(beside, beside[1:])),
         **{key: (beside[-1][key] - before[-1][key]) for key in ("refaults", "lost", "activated")},
-        "stalled": 100 * (end[-1]["stalled_s"] - end[0]["stalled_s"]) / (end[-1]["at_s"] - end[0]["at_s"]),
+        "stalled": 100 * (beside[-1]["stalled_s"] - before[-1]["stalled_s"]) / (beside[-1]["at_s"] - before[-1]["at_s"]),
         "throughput": 100 * sum(with_it) / len(with_it) / level,
         "worst": 100 * min(with_it) / level,
         "kills": run["oom_kills"],
@@ -261,8 +261,8 @@ def draw(studied, out):
     out.say(
         "The neighbour while the container grows and holds. *Throughput*: in percent of its own before; *worst*: of its worst second. "
         "*Refaults*: its pages that were read again. What the machine counted meanwhile, of which the agent reads the first and the last: "
-        f"*lost*, pages in use that were lost; *activated*, files' pages that came back soon; *stalled*, the part of the last {END_S} s in "
-        "which some task waited for memory."
+        "*lost*, pages in use that were lost; *activated*, files' pages that came back soon; *stalled*, the part of that time in which some "
+        "task waited for memory."
     )
     keys = {"throughput": "throughput, %", "worst": "worst, %", "refaults": "refaults", "lost": "lost", "activated": "activated",
             "stalled": "stalled, %"}  # fmt: skip
