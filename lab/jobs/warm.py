@@ -36,7 +36,7 @@ GOAL = 97  # percent of what the neighbour does alone
 def options(parser):
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
     parser.add_argument("--alone", type=float, default=8, help="seconds that the neighbour is alone")
-    parser.add_argument("--beside", type=float, default=40, help="seconds that the container grows, and then holds")
+    parser.add_argument("--beside", type=float, default=32, help="seconds that the container grows, and then holds")
     parser.add_argument("--working-set-mib", type=int, default=192, help="what the neighbour reads")
     parser.add_argument("--blocks", type=int, default=1000, help="blocks of 64 KiB a second that it reads, if it can")
     parser.add_argument("--disk-mib", type=int, default=4, help="MiB a second that the disk gives it once all is in memory; 0: any")
@@ -261,8 +261,8 @@ def draw(studied, out):
     out.say(
         "The neighbour while the container grows and holds. *Throughput*: in percent of its own before; *worst*: of its worst second. "
         "*Refaults*: its pages that were read again. What the machine counted meanwhile, of which the agent reads the first and the last: "
-        "*lost*, pages in use that were lost; *activated*, files' pages that came back soon; *stalled*, the part of that time in which some "
-        "task waited for memory."
+        "*lost*, pages in use that were lost; *activated*, files' pages that came back soon; *stalled*, the part of that time in which "
+        "some task waited for memory."
     )
     keys = {"throughput": "throughput, %", "worst": "worst, %", "refaults": "refaults", "lost": "lost", "activated": "activated",
             "stalled": "stalled, %"}  # fmt: skip
