@@ -91,9 +91,9 @@ const fn nanoseconds(unix_ms: u64) -> u64 {
     unix_ms.saturating_mul(1_000_000)
 }
 
-/// A unit of OpenMetrics as OTLP writes it, which is UCUM. None for a bare number, because `1` makes receivers add `_ratio` to the name;
-/// none for what ends with `_per_second`, because `By/s` makes them add that again (`addUnitTokens` of github.com/prometheus/otlptranslator
-/// looks for it as one word).
+/// A unit of OpenMetrics as OTLP writes it, which is UCUM. It is empty for a bare number, because `1` makes receivers add `_ratio` to the
+/// name, and for a rate, because `By/s` makes them add `_per_second` to a name that ends with it (`addUnitTokens` of
+/// github.com/prometheus/otlptranslator looks for it as one word).
 fn ucum(unit: &str) -> Option<&'static str> {
     Some(match unit {
         "" | "bytes_per_second" | "operations_per_second" => "",
