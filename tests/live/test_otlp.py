@@ -11,6 +11,7 @@ import threading
 
 import pytest
 
+from kit.openmetrics import scraped
 from kit.wait import always, eventually
 
 CONTAINERS = 'cgroups = ["/elbowroom-test-live-otlp-*"]\nattach = false'
@@ -115,21 +116,6 @@ def collector():
 
 def settings(url, more=""):
     return f'[otlp]\nendpoint = "{url}"\ninterval = "1s"\n{more}'
-
-
-def scraped(text):
-    """The samples of an OpenMetrics page by name and labels, and the kind of each name."""
-    kinds, values = {}, {}
-    for line in text.splitlines():
-        if line.startswith("# TYPE"):
-            family, kind = line.split()[2:]
-            name = family + {"counter": "_total", "info": "_info"}.get(kind, "")
-            kinds[name] = "counter" if kind == "counter" else "gauge"
-        elif not line.startswith("#"):
-            name, labels, value = re.fullmatch(r"([a-z_]+)(?:\{(.*)\})? (\S+)", line).groups()
-            pairs = re.findall(r'([a-z_]+)="((?:[^"\\]|\\.)*)"', labels or "")
-            values[name, tuple(sorted(pairs))] = float(value)
-    return kinds, values
 
 
 def log_lines(agent, text):

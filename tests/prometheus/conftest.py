@@ -1,5 +1,6 @@
-"""Debian's Prometheus and Alertmanager, an agent that they scrape, and a receiver of alerts."""
+"""Debian's Prometheus and Alertmanager, agents that they scrape, and a receiver of alerts."""
 
+import contextlib
 import http.server
 import json
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -19,8 +21,12 @@ sys.path.insert(0, str(REPOSITORY / "tests/live"))
 from kit.agent import Agent  # noqa: E402
 from kit.wait import eventually  # noqa: E402
 
-TOOLS = REPOSITORY / ".cache/prometheus/usr/bin"
+BINARY = Path(os.environ.get("ELBOWROOM", REPOSITORY / "target/release/elbowroom"))
+UNPACKED = REPOSITORY / ".cache/prometheus"
+TOOLS = UNPACKED / "usr/bin"
 PACKAGING = REPOSITORY / "packaging"
+
+CONTAINER = f"elbowroom-test-prometheus-{os.getpid()}"
 
 # A promise that no machine can keep: after half a minute that is an alert that lasts.
 CONFIG = """
@@ -28,16 +34,15 @@ CONFIG = """
 attach = false
 [[claims]]
 container = "elbowroom-test-prometheus-*"
-memory = {{ reserve = "64TiB" }}
-{api}
+memory = { reserve = "64TiB" }
 """
 
 
-def tool(name):
+def tool(name, directory=TOOLS):
     """The path of a program of Prometheus."""
-    if not (TOOLS / name).exists():
+    if not (directory / name).exists():
         pytest.skip(f"needs {name}: run 'tools/setup prometheus'")
-    return TOOLS / name
+    return directory / name
 
 
 @pytest.fixture(scope="session")
@@ -95,24 +100,65 @@ def serve(port, answer):
     return server
 
 
+@contextlib.contextmanager
+def running_agent(directory, more="", prefix=()):
+    """An agent of CONFIG and of what this test wants, started by a command that starts another. It must stop cleanly."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: cgroups and mounts are made")
+    directory.mkdir()
+    made = Agent(BINARY, directory / "run", directory / "agent.log", config=CONFIG + more, prefix=prefix).start()
+    try:
+        yield made
+    finally:
+        status = made.stop()
+    assert status == 0
+    assert made.leftovers() == []
+
+
 @pytest.fixture(scope="session")
 def agent(scratch, free_port):
     """An agent whose metrics are on `agent.port`: its own listener, or `elbowroom metrics` where this build has none."""
-    binary = Path(os.environ.get("ELBOWROOM", REPOSITORY / "target/release/elbowroom"))
-    if os.geteuid() != 0:
-        pytest.skip("needs root: cgroups and mounts are made")
     port, exporter = free_port(), None
-    listens = "api" in subprocess.run([binary, "agent", "--config", "/dev/stdin"], input="[nothing]", capture_output=True, text=True).stderr
-    api = f'[api]\nlisten = "127.0.0.1:{port}"' if listens else ""
-    made = Agent(binary, scratch / "run", scratch / "agent.log", config=CONFIG.format(api=api)).start()
-    if not listens:
-        exporter = serve(port, lambda *_: ("application/openmetrics-text; version=1.0.0; charset=utf-8", made.cli("metrics").stdout))
-    made.port, made.listens = port, listens
-    yield made
-    assert made.stop() == 0
-    assert made.leftovers() == []
+    listens = "api" in subprocess.run([BINARY, "agent", "--config", "/dev/stdin"], input="[nothing]", capture_output=True, text=True).stderr
+    with running_agent(scratch / "scraped", f'[api]\nlisten = "127.0.0.1:{port}"' if listens else "") as made:
+        if not listens:
+            exporter = serve(port, lambda *_: ("application/openmetrics-text; version=1.0.0; charset=utf-8", made.cli("metrics").stdout))
+        made.port, made.listens = port, listens
+        yield made
     if exporter:
         exporter.shutdown()
+
+
+@contextlib.contextmanager
+def running(log, *commands):
+    """Programs that write into one log, ended at the end: gives a function that fails once one of them has ended by itself."""
+    processes = []
+    with open(log, "ab") as file:
+        for words in commands:
+            processes.append(subprocess.Popen(words, stdout=file, stderr=file, cwd=log.parent))
+
+    def alive():
+        assert all(process.poll() is None for process in processes), log.read_text()[-3000:]
+
+    try:
+        yield alive
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(30)
+
+
+def query(prometheus, expression):
+    return fetch(f"{prometheus}/api/v1/query?" + urllib.parse.urlencode({"query": expression}))["data"]["result"]
+
+
+def has(prometheus, expression):
+    """The answer of a Prometheus that may not have begun to listen."""
+    try:
+        return query(prometheus, expression)
+    except OSError as error:
+        raise AssertionError(error) from None
 
 
 @pytest.fixture(scope="session")
@@ -155,33 +201,31 @@ def prometheus(scratch, free_port, agent, told):
         [tool("prometheus"), f"--config.file={scratch}/prometheus.yml", f"--storage.tsdb.path={scratch}/tsdb",
          f"--web.listen-address=127.0.0.1:{port}"],
     ]
-    processes = []
-    with open(scratch / "prometheus.log", "wb") as log:
-        for words in commands:
-            processes.append(subprocess.Popen(words, stdout=log, stderr=log, cwd=scratch))
     address = f"http://127.0.0.1:{port}"
-
-    def ready():
-        assert all(process.poll() is None for process in processes), (scratch / "prometheus.log").read_text()[-3000:]
-        try:
-            return fetch(f"{address}/api/v1/query?query=elbowroom_ticks_total")["data"]["result"]
-        except OSError as error:
-            raise AssertionError(error) from None
-
-    try:
-        eventually(ready, within=60)
+    with running(scratch / "prometheus.log", *commands) as alive:
+        eventually(lambda: alive() or has(address, "elbowroom_ticks_total"), within=60)
         yield address
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.wait(30)
 
 
-@pytest.fixture
-def overcommitted(agent):
+def expressions(instance=".*"):
+    """What the dashboard asks of this instance: the `expr` of everything in it."""
+
+    def inside(value):
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                yield from [inner] if key == "expr" else inside(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                yield from inside(inner)
+
+    for expression in inside(json.loads((PACKAGING / "grafana/elbowroom.json").read_text())):
+        yield expression.replace("$instance", instance).replace("$container", ".*").replace("$__rate_interval", "1m")
+
+
+@contextlib.contextmanager
+def promised_too_much(agent, *command):
     """A container that is promised more than there is; ended by the call of what this gives."""
-    words = [agent.binary, "--run-dir", agent.run_dir, "run", "--name", f"elbowroom-test-prometheus-{os.getpid()}", "--", "sleep", "600"]
+    words = [agent.binary, "--run-dir", agent.run_dir, "run", "--name", CONTAINER, "--", *(command or ("sleep", "600"))]
     process = subprocess.Popen([str(word) for word in words])
 
     def end():
@@ -189,5 +233,13 @@ def overcommitted(agent):
             process.terminate()
             process.wait(30)
 
-    yield end
-    end()
+    try:
+        yield end
+    finally:
+        end()
+
+
+@pytest.fixture
+def overcommitted(agent):
+    with promised_too_much(agent) as end:
+        yield end

@@ -102,7 +102,8 @@ class Agent:
         left = [f"process {process}" for process in self.processes.values() if process.alive()]
         for device in (self.device, self.triggers, self.pages):
             if device is not None:
-                left += [f"mount {line}" for line in mounts_of(device)]
+                # The kernel may have given the number to another's file system since.
+                left += [f"mount {line}" for line in mounts_of(device) if " elbowroom " in line]
         sockets = [self.run_dir / name for name in ("agent.sock", "feed.sock", "api.sock")]
         left += [f"socket {path}" for path in sockets if path.exists()]
         return left

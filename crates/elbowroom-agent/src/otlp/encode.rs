@@ -91,13 +91,13 @@ const fn nanoseconds(unix_ms: u64) -> u64 {
     unix_ms.saturating_mul(1_000_000)
 }
 
-/// A unit of OpenMetrics as OTLP writes it, which is UCUM; a bare number has none, because `1` makes receivers add `_ratio` to the name.
+/// A unit of OpenMetrics as OTLP writes it, which is UCUM. It is empty for a bare number, because `1` makes receivers add `_ratio` to the
+/// name, and for a rate, because `By/s` makes them add `_per_second` to a name that ends with it (`addUnitTokens` of
+/// github.com/prometheus/otlptranslator looks for it as one word).
 fn ucum(unit: &str) -> Option<&'static str> {
     Some(match unit {
-        "" => "",
+        "" | "bytes_per_second" | "operations_per_second" => "",
         "bytes" => "By",
-        "bytes_per_second" => "By/s",
-        "operations_per_second" => "{operation}/s",
         "ratio" => "1",
         "requests" => "{request}",
         "seconds" => "s",
@@ -124,6 +124,7 @@ mod tests {
         page.add(&metric::TICKS, &[], 7.0);
         page.add(&metric::CPU_USED, &["0123", "web"], 0.5);
         page.add(&metric::MEMORY_LENT, &["0123", ""], 0.0);
+        page.add(&metric::IO_BYTES, &["0123", "", "sda", "read"], 1.0);
         let origin = PushOrigin { host: "n1".into(), started_unix_ms: 1 };
         let request = origin.request(page.families(), 2);
         let [all] = &request.resource_metrics[..] else { panic!("{request:?}") };
@@ -138,6 +139,7 @@ mod tests {
                 "elbowroom_ticks_total [] sum 1000000..2000000  7",
                 "elbowroom_cpu_used_seconds_total [s] sum 0..2000000 id=0123,name=web 0.5",
                 "elbowroom_memory_lent_bytes [By] gauge 0..2000000 id=0123,name= 0",
+                "elbowroom_container_disk_bytes_per_second [] gauge 0..2000000 disk=sda,id=0123,name=,op=read 1",
             ]
         );
     }
