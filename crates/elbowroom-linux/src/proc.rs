@@ -213,6 +213,7 @@ pub fn reclaim_counters(text: &str) -> Result<ReclaimCounters, Malformed> {
             "pgscan_kswapd" | "pgscan_direct" => &mut counters.scanned,
             "pgscan_anon" | "pgscan_file" => &mut scanned_by_kind,
             "pswpout" | "workingset_refault_anon" | "workingset_restore_file" => &mut counters.lost,
+            "workingset_refault_file" => &mut counters.refaulted_files,
             _ => continue,
         };
         *sum = sum.saturating_add(n);
@@ -337,7 +338,13 @@ mod tests {
     fn reclaim_for_the_machine_is_told_from_that_for_limits() {
         let text = "nr_free_pages 7\npswpout 1\npgscan_kswapd 100\npgscan_direct 20\npgscan_khugepaged 5\npgscan_anon 10\n\
                     pgscan_file 150\nworkingset_refault_anon 2\nworkingset_refault_file 90\nworkingset_restore_file 4\n";
-        let expect = ReclaimCounters { stalled: None, scanned: 120, scanned_for_limits: 40, lost: 7 };
+        let expect = ReclaimCounters {
+            stalled: None,
+            scanned: 120,
+            scanned_for_limits: 40,
+            lost: 7,
+            refaulted_files: 90,
+        };
         assert_eq!(reclaim_counters(text).unwrap(), expect);
         let old = reclaim_counters("pgscan_kswapd 3\n").unwrap();
         assert_eq!((old.scanned, old.scanned_for_limits), (3, 0), "a kernel without the other two");

@@ -353,7 +353,7 @@ fn the_machine_is_read_from_the_most_precise_file_there_is() {
 
 #[test]
 fn what_could_be_had_is_read_in_every_tick_where_a_group_has_a_soft_limit_and_else_once_a_second() {
-    let vmstat = "-- proc/vmstat --\npswpout 7\npgscan_kswapd 100\npgscan_anon 40\npgscan_file 90\n\
+    let vmstat = "-- sys/kernel/mm/lru_gen/enabled --\n0x0007\n-- proc/vmstat --\npswpout 7\nworkingset_refault_file 3\npgscan_kswapd 100\npgscan_anon 40\npgscan_file 90\n\
                   -- proc/pressure/memory --\nsome avg10=0.00 avg60=0.00 avg300=0.00 total=5\n\
                   full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
     let (_host, mut sensor, _) = open(&format!("{UNIFIED}{vmstat}"));
@@ -363,8 +363,13 @@ fn what_could_be_had_is_read_in_every_tick_where_a_group_has_a_soft_limit_and_el
         // Less the cache of the container, all of which is protected.
         assert_eq!(tick.mem_available, Some(Bytes::kib(1_899_732 - 192)));
         looks += u32::from(tick.reclaim.is_some());
-        let expect =
-            ReclaimCounters { stalled: Some(Micros(5)), scanned: 100, scanned_for_limits: 30, lost: 7 };
+        let expect = ReclaimCounters {
+            stalled: Some(Micros(5)),
+            scanned: 100,
+            scanned_for_limits: 30,
+            lost: 7,
+            refaulted_files: 3,
+        };
         assert_eq!(tick.reclaim.unwrap_or(expect), expect);
     }
     assert_eq!(looks, 5, "four times a second");

@@ -196,6 +196,10 @@ pub struct ReclaimCounters {
     pub scanned_for_limits: u64,
     /// Pages that were in use and were lost: `pswpout`, `workingset_refault_anon`, `workingset_restore_file`.
     pub lost: u64,
+    /// Files' pages that came back, `workingset_refault_file`, where the kernel hardly says which of them were in use: under the
+    /// multi-generational LRU. Zero elsewhere, and in recordings before there was this field.
+    #[serde(default)]
+    pub refaulted_files: u64,
 }
 
 /// What the interfaces of a network namespace have carried since each was made, without the loopback.

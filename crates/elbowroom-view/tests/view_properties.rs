@@ -98,9 +98,15 @@ fn hostile_event() -> impl Strategy<Value = HostEvent> {
     let usage = (id(), number(), option::of(number()), number()).prop_map(|(id, cpu, throttled, memory)| {
         (id, Usage { cpu: Micros(cpu), throttled: throttled.map(Micros), memory: Bytes(memory) })
     });
-    let reclaim = (option::of(number()), number(), number(), number()).prop_map(|(stalled, a, b, lost)| {
-        ReclaimCounters { stalled: stalled.map(Micros), scanned: a, scanned_for_limits: b, lost }
-    });
+    let reclaim = (option::of(number()), number(), number(), number(), number()).prop_map(
+        |(stalled, scanned, scanned_for_limits, lost, refaulted_files)| ReclaimCounters {
+            stalled: stalled.map(Micros),
+            scanned,
+            scanned_for_limits,
+            lost,
+            refaulted_files,
+        },
+    );
     let memory = (number(), option::of(number()), option::of(reclaim));
     let tick = (number(), number(), vec(number(), 0..9), memory, vec(usage, 0..9)).prop_map(
         |(now, busy, per_cpu, (mem_free, available, reclaim), usage)| {

@@ -102,7 +102,13 @@ fn what_others_reserved_is_not_granted() {
 fn reclaim(at: Micros, hurts: bool, lost: &mut u64) -> ReclaimCounters {
     *lost += if hurts { 1_000 } else { 0 };
     let scanned = at.get();
-    ReclaimCounters { stalled: Some(Micros(*lost * 100)), scanned, scanned_for_limits: 0, lost: *lost }
+    ReclaimCounters {
+        stalled: Some(Micros(*lost * 100)),
+        scanned,
+        scanned_for_limits: 0,
+        lost: *lost,
+        refaulted_files: 0,
+    }
 }
 
 #[test]
@@ -127,6 +133,38 @@ fn reclaim_that_hurts_takes_grants_back_and_nothing_grows_for_a_while() {
     }
     (0..50).for_each(|_| drop(step(&mut world, false)));
     assert!(world.view(id).memory > Bytes::mib(256), "and then it does");
+}
+
+#[test]
+fn files_that_come_back_take_grants_back_where_the_kernel_does_not_say_that_they_were_in_use() {
+    let mut world = World::new(ViewPolicy::default(), 4, MEMORY);
+    let id = world.container(None, limits(256, 1024), fills(1_000));
+    let (mut refaulted_files, mut scanned) = (0, 0);
+    let mut look = |world: &mut World, pages| {
+        (refaulted_files, scanned) = (refaulted_files + pages, scanned + 1);
+        let reclaim = ReclaimCounters {
+            stalled: Some(Micros::ZERO),
+            scanned,
+            refaulted_files,
+            ..ReclaimCounters::default()
+        };
+        let tick = tick(world, true);
+        world.apply(HostEvent::Tick(Tick { reclaim: Some(reclaim), ..tick }))
+    };
+    (0..400).for_each(|_| drop(look(&mut world, 0)));
+    assert!(world.view(id).memory > Bytes::mib(900));
+    // A tick is 24 ms.
+    let fell = (0..200).find(|_| !look(&mut world, 100).is_empty()).unwrap();
+    assert!((80..90).contains(&fell), "after two seconds: {fell}");
+    assert_eq!(world.view(id).memory, Bytes::mib(256));
+    for _ in 0..400 {
+        assert_eq!(look(&mut world, 100), [], "nothing grows while a neighbour reads its files again");
+    }
+    (0..200).for_each(|_| drop(look(&mut world, 0)));
+    assert!(world.view(id).memory > Bytes::mib(256), "and then it does");
+    (0..200).for_each(|_| drop(look(&mut world, 100)));
+    let grows_again = (0..4_000).find(|_| !look(&mut world, 100).is_empty()).unwrap();
+    assert!(grows_again > 2_000, "after a minute what comes back is usual: {grows_again}");
 }
 
 #[test]

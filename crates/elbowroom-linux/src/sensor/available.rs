@@ -107,7 +107,17 @@ impl Sensor {
         let counters = self.warnings.ok_or_warn(counters)?;
         // Where the kernel has no PSI, or has it switched off, there is no such file.
         let pressure = self.proc_file("/proc/pressure/memory", proc::pressure).ok();
-        Some(ReclaimCounters { stalled: pressure.map(|pressure| pressure.some.total), ..counters })
+        let stalled = pressure.map(|pressure| pressure.some.total);
+        let refaulted_files = if self.has_generations() { counters.refaulted_files } else { 0 };
+        Some(ReclaimCounters { stalled, refaulted_files, ..counters })
+    }
+
+    /// Whether the multi-generational LRU is on (Documentation/admin-guide/mm/multigen_lru.rst); it can be switched at any time.
+    fn has_generations(&mut self) -> bool {
+        self.last_tick_cost.syscalls += 4;
+        let enabled = self.root.read("sys/kernel/mm/lru_gen/enabled").unwrap_or_default();
+        let bits = enabled.trim_end().strip_prefix("0x").and_then(|bits| u32::from_str_radix(bits, 16).ok());
+        bits.is_some_and(|bits| bits & 1 != 0)
     }
 }
 

@@ -107,12 +107,21 @@ pub struct ReclaimCost {
 /// the search for pages was for the machine. A container that meets its own limit waits and loses pages too, and takes nothing from
 /// others.
 pub fn reclaim_cost(before: &ReclaimCounters, now: &ReclaimCounters, period: Micros) -> Option<ReclaimCost> {
-    let grew = |of: fn(&ReclaimCounters) -> u64| of(now).saturating_sub(of(before));
-    let (scanned, lost) = (grew(|r| r.scanned), grew(|r| r.lost));
+    let lost = grew(before, now, |counters| counters.lost);
     let stalled = now.stalled.zip(before.stalled).map(|(now, before)| now.saturating_sub(before));
     let waits = stalled.is_none_or(|stalled| STALLED.exceeded_by(stalled.get(), period.get().into()));
-    let is_the_machines = scanned > 0 && scanned >= grew(|r| r.scanned_for_limits);
-    (is_the_machines && waits && lost >= LOST_PAGES).then_some(ReclaimCost { lost, stalled })
+    (is_for_the_machine(before, now) && waits && lost >= LOST_PAGES).then_some(ReclaimCost { lost, stalled })
+}
+
+/// How much a counter grew.
+pub(super) fn grew(before: &ReclaimCounters, now: &ReclaimCounters, of: fn(&ReclaimCounters) -> u64) -> u64 {
+    of(now).saturating_sub(of(before))
+}
+
+/// Whether pages were looked for, and for the machine at least as much as for limits of cgroups.
+pub(super) fn is_for_the_machine(before: &ReclaimCounters, now: &ReclaimCounters) -> bool {
+    let scanned = grew(before, now, |counters| counters.scanned);
+    scanned > 0 && scanned >= grew(before, now, |counters| counters.scanned_for_limits)
 }
 
 /// What one period of Algorithm 2 decides.
@@ -369,12 +378,14 @@ mod tests {
                 scanned: 7_000 + scanned,
                 scanned_for_limits: 7_000 + scanned_for_limits,
                 lost: 7_000 + lost,
+                refaulted_files: 0,
             };
             let before = ReclaimCounters {
                 stalled: stalled.map(|_| Micros::millis(1_000)),
                 scanned: 7_000,
                 scanned_for_limits: 7_000,
                 lost: 7_000,
+                refaulted_files: 0,
             };
             assert_eq!(reclaim_cost(&before, &now, period).is_some(), expect, "{now:?}");
         };

@@ -33,6 +33,7 @@ mod calm;
 pub mod cpu;
 mod explain;
 mod explain_view;
+mod file_refaults;
 pub mod hierarchy;
 pub mod memory;
 mod policy;

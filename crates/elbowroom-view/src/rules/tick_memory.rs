@@ -25,7 +25,15 @@ impl ViewTable {
         let at = self.now();
         let (since, before) = self.reclaim.replace((at, *now))?;
         let period = at.saturating_sub(since);
-        memory::reclaim_cost(&before, now, period).map(|cost| (cost, period))
+        let gives = self.above_soft.len() > 0;
+        let by_refaults = self.file_refaults.look((&before, now), (at, period), gives);
+        memory::reclaim_cost(&before, now, period).map(|cost| (cost, period)).or(by_refaults)
+    }
+
+    /// Whether nothing may grow after reclaim hurt, or while more files' pages come back than usual.
+    fn rests(&self, at: Micros) -> bool {
+        self.reclaim_hurt_at.is_some_and(|hurt| at.saturating_sub(hurt) < memory::REST)
+            || self.reclaim.is_some_and(|(_, now)| self.file_refaults.are_many(&now))
     }
 
     /// One period of Algorithm 2 for every container it can move: where memory is gone or reclaim hurts those above their soft limit,
@@ -39,7 +47,7 @@ impl ViewTable {
         } else if let Some((memory::ReclaimCost { lost, stalled }, period)) = hurt {
             self.reclaim_hurt_at = Some(at);
             self.reset_memory(ViewChangeReason::ReclaimHurts { lost, stalled, period }, changes);
-        } else if self.reclaim_hurt_at.is_none_or(|hurt| at.saturating_sub(hurt) >= memory::REST) {
+        } else if !self.rests(at) {
             self.grow_memory(&node, changes);
         }
         self.node = Some(node);

@@ -1,6 +1,7 @@
 //! The views of all containers of one machine: what [`HostEvent`]s do to them. A setting leads to `bounds.rs`, a tick to `tick.rs`.
 
 use super::explain::{ViewChange, ViewChangeReason, ViewDelta};
+use super::file_refaults::FileRefaults;
 use super::hierarchy::{CpuEntitlement, SchedGroup};
 use super::slots::{SlotIndex, SlotSet, ViewSlot};
 use super::tick::MachineReadings;
@@ -66,6 +67,7 @@ pub struct ViewTable {
     pub(super) mem_free: [Bytes; 2],
     /// Reclaim as last read, and when.
     pub(super) reclaim: Option<(Micros, ReclaimCounters)>,
+    pub(super) file_refaults: FileRefaults,
     /// When reclaim last hurt.
     pub(super) reclaim_hurt_at: Option<Micros>,
     /// Groups that ticks of the running CPU period named.
@@ -139,6 +141,7 @@ impl ViewTable {
             period: None,
             mem_free: [Bytes::ZERO; 2],
             reclaim: None,
+            file_refaults: FileRefaults::default(),
             reclaim_hurt_at: None,
             scratch: waterfill::FillScratch::default(),
             demands: Vec::new(),
