@@ -18,7 +18,7 @@ VARIANTS = ["native", *LXCFS, "elbowroom"]
 QUOTA = "cpu quota (cgroup)"
 FILES = ["/proc/meminfo", "/proc/stat", "/proc/cpuinfo", "/proc/uptime", "/proc/loadavg", "/sys/devices/system/cpu/online", QUOTA]
 OPS = ["open", "pread"]
-PAIRS = [*((variant, "native") for variant in VARIANTS[1:]), *((lxcfs, "elbowroom") for lxcfs in LXCFS)]
+PAIRS = [*((variant, "native") for variant in VARIANTS[1:]), *((lxcfs, "elbowroom") for lxcfs in LXCFS), ("lxcfs-7", "lxcfs")]
 
 
 def options(parser):
