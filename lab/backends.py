@@ -1,10 +1,12 @@
-"""The three things an experiment compares: nothing (the kernel's own files), lxcfs and Elbowroom. Each is started for itself, in private,
+"""The things an experiment compares: nothing (the kernel's own files), lxcfs and Elbowroom. Each is started for itself, in private,
 and gives containers its files; what makes containers knows nothing of them."""
 
 import shutil
 from pathlib import Path
 
+from kit.cgroup import V2
 from kit.wait import eventually
+from lab import ROOT
 from lab.job import Refused
 
 
@@ -37,18 +39,19 @@ class Lxcfs(Native):
     """A private instance of what the distribution packages, with load averages (-l) and quotas shown as CPU counts (--enable-cfs)."""
 
     file_system = "fuse.lxcfs"
+    program, setup = "lxcfs", "tools/setup bench"
     # What lxcfs documents to be mounted over a container's files, less what this kernel or version has not.
     FILES = ["proc/cpuinfo", "proc/diskstats", "proc/loadavg", "proc/meminfo", "proc/stat", "proc/uptime", "sys/devices/system/cpu/online"]
 
     def __init__(self, lab):
         super().__init__(lab)
-        if not shutil.which("lxcfs"):
-            raise Refused("lxcfs is not here to compare with: tools/setup bench")
+        if not shutil.which(self.program):
+            raise Refused(f"{self.program} is not here to compare with: {self.setup}")
         self.at = lab.scope.path("lxcfs")
         self.at.mkdir()
         self.mount = lab.scope.add("mount", self.at)
         log = open(self.at.with_suffix(".log"), "w")
-        words = ["lxcfs", "-f", "-l", "--enable-cfs", "-p", self.at.with_suffix(".pid"), self.at]
+        words = [self.program, "-f", "-l", "--enable-cfs", "-p", self.at.with_suffix(".pid"), self.at]
         self.daemon = lab.start(*words, stdout=log, stderr=log)
         eventually((self.at / "proc/meminfo").exists)
         self.mounts = [(self.at / file, f"/{file}") for file in self.FILES if (self.at / file).exists()]
@@ -60,6 +63,17 @@ class Lxcfs(Native):
         self.daemon.terminate()
         self.daemon.wait()
         self.lab.scope.take_down(self.mount)
+
+
+class Lxcfs7(Lxcfs):
+    """The same of the current release, which knows cgroup v2 alone."""
+
+    program, setup = str(ROOT / ".cache/lxcfs/lxcfs"), "tools/setup lxcfs"
+
+    def __init__(self, lab):
+        if not V2:
+            raise Refused("lxcfs 7 needs cgroup v2: run this in a guest of tools/vm")
+        super().__init__(lab)
 
 
 class Elbowroom(Native):
@@ -78,7 +92,8 @@ class Elbowroom(Native):
         self.agent.close()
 
 
-BACKENDS = {"native": Native, "lxcfs": Lxcfs, "elbowroom": Elbowroom}
+LXCFS = {"lxcfs": Lxcfs, "lxcfs-7": Lxcfs7}
+BACKENDS = {"native": Native, **LXCFS, "elbowroom": Elbowroom}
 
 
 def file_system(pid, path):

@@ -17,7 +17,7 @@ from lab.tables import nanoseconds, plain, whole  # noqa: E402, F401
 
 PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
 # The colour that a variant has in every figure.
-VARIANTS = {"native": "#6e6e6e", "lxcfs": PALETTE[1], "elbowroom": PALETTE[0]}
+VARIANTS = {"native": "#6e6e6e", "lxcfs": PALETTE[1], "lxcfs-7": PALETTE[4], "elbowroom": PALETTE[0]}
 INK, RULE = "#222222", "#dedede"
 WIDTH = 920
 HEAD, FOOT = 44, 56

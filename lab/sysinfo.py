@@ -10,6 +10,7 @@ from pathlib import Path
 from kit import cgroup
 from kit.container import cpu_list
 from lab import ROOT
+from lab.backends import LXCFS
 
 
 def read(path):
@@ -68,7 +69,7 @@ def take(job, elbowroom, seed):
         "cgroups": layout(),
         "clocksource": read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         "elbowroom": output(str(elbowroom), "--version"),
-        "lxcfs": (output("lxcfs", "--version") or "").strip('"') or None,
+        **{name: (output(lxcfs.program, "--version") or "").strip('"') or None for name, lxcfs in LXCFS.items()},
         "commit": head and head + "+" * dirty,  # "+": files differ from it
         "seed": seed,
         "load_before": load(),
@@ -84,5 +85,5 @@ def text(info):
         f"cgroups {info['cgroups']}, clock {info['clocksource']}; load average {info['load_before'][0]:.2f} before, "
         f"{info['load_after'][0]:.2f} after; commit {info['commit'] or 'unknown'}"
     )
-    versions = [info["elbowroom"], info.get("lxcfs") and f"lxcfs {info['lxcfs']}"]
+    versions = [info["elbowroom"], *(f"lxcfs {info[name]}" for name in LXCFS if info.get(name))]
     return f"{machine}. {', '.join(filter(None, versions))}."

@@ -3,7 +3,7 @@
 `kill -9` of the agent's processes, in turn, under a hundred readers that judge every text they get. Each reader sits in a container with a
 memory limit that no other has, so a text of another container is told from its own. It reads by read, pread, mmap, sendfile and splice,
 and drops the page cache before some reads, so that they must reach the view server. The next process is killed when the previous one has
-been replaced, so the figure also says how long that takes."""
+been replaced, so the figure also says how long that takes. lxcfs is only read: nothing replaces it."""
 
 import contextlib
 import json
@@ -14,6 +14,7 @@ import time
 
 from kit.process import Process
 from kit.wait import eventually
+from lab.backends import LXCFS
 from lab.container import finish
 from lab.scope import reap
 from lab.stats import quantiles
@@ -31,24 +32,30 @@ def options(parser):
     parser.add_argument("--interval-us", type=int, default=20_000, help="time between two passes of a reader over its five methods")
     parser.add_argument("--drop-every", type=int, default=8, help="every how many passes the page cache is dropped first; 0 for never")
     parser.add_argument("--pause-ms", type=int, default=50, help="time between two kills")
+    parser.add_argument("--variant", choices=[*LXCFS, "elbowroom"], default="elbowroom", help="whose files are read; lxcfs is not killed")
+    parser.add_argument("--seconds", type=int, default=20, help="how long lxcfs is read")
     parser.add_argument("--roles", nargs="+", choices=ROLES, default=list(ROLES), help="whose processes are killed, in turn")
 
 
 def record(lab, options):
-    agent, readers = lab.agent(), []
+    backend, readers = lab.backend(options.variant), []
     for mib in range(64, 64 + options.containers):
-        container = lab.container(f"kills-{mib}", agent=agent, memory_mib=mib)
+        container = backend.container(f"kills-{mib}", memory_mib=mib)
         words = ["verify", mib * 1024, options.interval_us, options.drop_every, "/proc/meminfo"]
         readers.append(container.reader(*words, stdin=subprocess.PIPE))
     time.sleep(1)
     began = time.monotonic()
-    kills = kill_all(agent, options)
+    kills = {}
+    if backend.agent:
+        kills = kill_all(backend.agent, options)
+    else:
+        time.sleep(options.seconds)
     seconds = time.monotonic() - began
     time.sleep(1)
     tallies = [json.loads(finish(reader, "a reader")) for reader in readers]
     return {
-        **{key: getattr(options, key) for key in ("containers", "interval_us", "drop_every")}, "seconds": seconds, "kills": kills,
-        "tallies": [add(of_method) for of_method in zip(*tallies)],
+        **{key: getattr(options, key) for key in ("variant", "containers", "interval_us", "drop_every")},
+        "seconds": seconds, "kills": kills, "tallies": [add(of_method) for of_method in zip(*tallies)],
     }  # fmt: skip
 
 
@@ -104,12 +111,15 @@ def study(raw):
 
 
 def draw(studied, out):
+    lxcfs = studied.get("variant") in LXCFS
+    what = f"`{studied['variant']}`, not killed," if lxcfs else f"{studied['times']} times `kill -9`"
     out.say(
-        f"{studied['times']} times `kill -9` in {studied['seconds']:.0f} s under {studied['containers']} readers: "
+        f"{what} in {studied['seconds']:.0f} s under {studied['containers']} readers: "
         f"{studied['reads']} reads, {studied['failed']} failed, {studied['torn']} torn, {studied['foreign']} of another container."
     )
     every = studied["drop_every"]
-    drops = f" and drops the page cache before every {every}th pass, so that those reads reach the view server" if every else ""
+    server = "lxcfs" if lxcfs else "the view server"
+    drops = f" and drops the page cache before every {every}th pass, so that those reads reach {server}" if every else ""
     interval = f"{studied['interval_us'] / 1e3:g}"
     out.say(f"Each reader passes over five ways of reading its container's /proc/meminfo every {interval} ms{drops}.")
     errno = lambda tally: f" (errno {tally['last_errno']})" if tally["failed"] and tally["last_errno"] else ""
@@ -118,6 +128,8 @@ def draw(studied, out):
         [[tally["method"], tally["reads"], f"{tally['failed']}{errno(tally)}", tally["torn"], tally["foreign"],
           nanoseconds(tally["mean_ns"]), nanoseconds(tally["max_ns"])] for tally in studied["tallies"]],
     )  # fmt: skip
+    if lxcfs:
+        return
     out.table(
         ["killed", "times", "replaced within, p50", "p99", "max", f"not within {WITHIN} s"],
         [[ROLES[role], killed["count"], *(nanoseconds(killed["replaced_ns"][key]) for key in ("p50", "p99", "max")), killed["unanswered"]]

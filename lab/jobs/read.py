@@ -8,23 +8,24 @@ import json
 import os
 
 from kit.cgroup import V2
+from lab.backends import LXCFS
 from lab.stats import ratios, spread
 from lab.sysinfo import online_cpus
 from lab.tables import nanoseconds, of_spread
 
 LASTS = "3 min"
-VARIANTS = ["native", "lxcfs", "elbowroom"]
+VARIANTS = ["native", *LXCFS, "elbowroom"]
 QUOTA = "cpu quota (cgroup)"
 FILES = ["/proc/meminfo", "/proc/stat", "/proc/cpuinfo", "/proc/uptime", "/proc/loadavg", "/sys/devices/system/cpu/online", QUOTA]
 OPS = ["open", "pread"]
-PAIRS = [("lxcfs", "native"), ("elbowroom", "native"), ("lxcfs", "elbowroom")]
+PAIRS = [*((variant, "native") for variant in VARIANTS[1:]), *((lxcfs, "elbowroom") for lxcfs in LXCFS), ("lxcfs-7", "lxcfs")]
 
 
 def options(parser):
     parser.add_argument("--rounds", type=int, default=5, help="how often everything is measured")
     parser.add_argument("--iterations", type=int, default=5000, help="operations per measurement and thread")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="numbers of reading threads")
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS, help="what to compare")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["native", "lxcfs", "elbowroom"], help="what to compare")
     parser.add_argument("--pin", type=int, metavar="CPU", help="keeps readers and daemons on this one CPU: leaves out what waking an idle "
                         "CPU costs, which differs between machines")  # fmt: skip
 
@@ -43,7 +44,7 @@ def record(lab, options):
             raw["measurements"] += [
                 measure(container, variant, number, options.iterations, *setting)
                 for variant, container in containers[turn:] + containers[:turn]
-                if (setting[0], variant) != (QUOTA, "lxcfs")
+                if setting[0] != QUOTA or variant not in LXCFS
             ]
     return raw
 

@@ -8,6 +8,7 @@ answer from a right one."""
 import math
 import time
 
+from lab.backends import LXCFS
 from lab.container import finish
 from lab.polling import counted
 from lab.stats import cumulative, histogram, quantiles, spread
@@ -15,7 +16,7 @@ from lab.tables import nanoseconds, of_spread
 from lab.usage import total
 
 LASTS = "5 min"
-VARIANTS = ["native", "lxcfs", "elbowroom"]
+VARIANTS = ["native", *LXCFS, "elbowroom"]
 FILES = ["/proc/meminfo", "/proc/stat"]
 # As many, of the kernel's own under every variant.
 OTHERS = ["/proc/version", "/proc/self/stat"]
@@ -27,7 +28,7 @@ def options(parser):
     parser.add_argument("--interval-ms", type=int, default=100, help="time between two polls of a container")
     parser.add_argument("--seconds", type=int, default=20, help="length of a phase")
     parser.add_argument("--rest-seconds", type=int, default=5, help="time at rest before each phase")
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS, help="what to compare")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["native", "lxcfs", "elbowroom"], help="what to compare")
 
 
 def record(lab, options):

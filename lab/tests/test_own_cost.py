@@ -15,6 +15,12 @@ class Costs(unittest.TestCase):
         studied = read.study({"iterations": 1, "pin": None, "measurements": measurements})
         self.assertEqual(studied["parts"][1, "open"][read.FILES[0]]["lxcfs / native"], (5, 5, 5))
 
+    def test_a_read_has_columns_of_what_was_compared(self):
+        fields = {"round": 0, "file": read.FILES[0], "op": "open", "threads": 1, "clock_ns": 18, "p99": 1}
+        measurements = [{**fields, "variant": variant, "p50": p50} for variant, p50 in {"lxcfs-7": 600, "elbowroom": 6}.items()]
+        columns = read.study({"iterations": 1, "pin": None, "measurements": measurements})["parts"][1, "open"][read.FILES[0]]
+        self.assertEqual(list(columns), ["lxcfs-7 p50", "elbowroom p50", "lxcfs-7 p99", "elbowroom p99", "lxcfs-7 / elbowroom"])
+
     def test_percentiles_are_written_as_people_say_them(self):
         self.assertEqual([percent(nines) for nines in (0, 0.5, 1, 3, 4)], ["0 %", "68.38 %", "90 %", "99.9 %", "99.99 %"])
 
