@@ -35,8 +35,9 @@ def test_a_suite_fails_with_views_only_where_the_table_says(new_agent, start, su
         return failed, passed
 
     new = differing() - listed
-    # Some tests fail now and then, wherever they run.
-    new = new and new & differing()
+    # Some fail now and then on a busy machine, wherever they run.
+    for _ in range(2):
+        new = new and new & differing()
     assert not new, f"fail with views, pass without, and are not in {peers.GUIDE.name}: {sorted(new)}"
     assert listed <= ran, f"are in {peers.GUIDE.name}, and not in {suite.name}: {sorted(listed - ran)}"
 
