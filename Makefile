@@ -137,7 +137,7 @@ runtimes-test: build java ## what reaches which runtime, and servers that follow
 	ELBOWROOM_TEST_RUNTIMES=all ELBOWROOM_TEST_JVMS=$$(printf '%s:' $(CURDIR)/.cache/runtimes/jdk-*) \
 	  $(PYTEST) -s tests/live/test_matrix.py tests/live/test_follow.py
 
-peers-test: build ## what fails in a view of the own tests of lxcfs, psutil, gopsutil, procps and hwloc: the table of docs/testing.md (10 min; apt, PyPI, Go); root
+peers-test: build ## what fails in a view of the own tests of lxcfs, psutil, gopsutil, procps and hwloc: the table of docs/testing.md (15 min; apt, PyPI, Go); root
 	@tools/setup peers
 	$(PYTEST) -s tests/live/test_peers.py
 
