@@ -40,7 +40,7 @@ PYTEST := $(PYTHON) -m pytest -p no:cacheprovider -rs $(PYTEST_ARGS)
 
 # The steps of a target run one after another: a figure taken while the next thing compiles is no figure.
 .NOTPARALLEL:
-.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test kernels-test soak engines-test engines-bench kube-test runtimes-test java-stress \
+.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test kernels-test soak engines-test engines-bench kube-test runtimes-test peers-test java-stress \
   audit bench lab score fuzz api-fuzz vm-test-arm64 systemd-test \
   install install-only deb rpm tarball image release package-test prometheus-test sanitize deny clean
 
@@ -104,7 +104,7 @@ setup-test:
 live: setup-test build java ## tests with real containers on this machine (25 min); root
 	$(MAKE) --directory java check
 	$(LINTED) cargo test --workspace --locked --quiet --features elbowroom-linux/bpf,elbowroom-profile/bpf --test bpf --test profile_pages --test profile_faults
-	$(PYTEST) --ignore tests/live/test_api_fuzz.py tests/live
+	$(PYTEST) --ignore tests/live/test_api_fuzz.py --ignore tests/live/test_peers.py tests/live
 
 vm-test: build ## part of it on cgroup v2, Linux 6.12 and 6.1, with 1 to 16 CPUs (20 min); root
 	@tools/setup vm
@@ -136,6 +136,10 @@ runtimes-test: build java ## what reaches which runtime, and servers that follow
 	@tools/setup test runtimes
 	ELBOWROOM_TEST_RUNTIMES=all ELBOWROOM_TEST_JVMS=$$(printf '%s:' $(CURDIR)/.cache/runtimes/jdk-*) \
 	  $(PYTEST) -s tests/live/test_matrix.py tests/live/test_follow.py
+
+peers-test: build ## what fails in a view of the own tests of lxcfs, psutil, gopsutil, procps and hwloc: the table of docs/testing.md (15 min; apt, PyPI, Go); root
+	@tools/setup peers
+	$(PYTEST) -s tests/live/test_peers.py
 
 java-stress: java ## views that change all the time, for STRESS_SECONDS (600), every collector of every JDK at once; ONLY="17-g1 25"; root
 	@tools/setup test

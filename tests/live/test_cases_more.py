@@ -90,6 +90,24 @@ def test_uptime_is_the_time_since_the_boot_that_stat_and_sysinfo_say(agent, star
     assert sum(cpu) == pytest.approx(seconds(uptime), rel=0.05, abs=2 * PATIENCE)
 
 
+CHILDREN = """
+import os
+for _ in range(300):
+    child = os.fork()
+    if child == 0: os._exit(0)
+    began = open(f"/proc/{child}/stat").read().rpartition(")")[2].split()[19]
+    print(began, open("/proc/uptime").read().split()[0].replace(".", ""))
+    os.waitpid(child, 0)
+"""
+
+
+def test_no_process_began_later_than_uptime_says(agent, start):
+    container = start("--cpus", "1")
+    times = [tuple(map(int, line.split())) for line in container.run(PYTHON, "-c", CHILDREN).splitlines()]
+    # `ps` of Debian 12 subtracts without a sign: it shows such a process as a million years old.
+    assert len(times) == 300 and all(began <= now for began, now in times), [pair for pair in times if pair[0] > pair[1]][:3]
+
+
 def test_interrupts_and_switches_are_those_of_the_files_beside_stat(agent, start):
     container = start("--cpus", "1")
 

@@ -119,9 +119,13 @@ impl<'a> FuseServer<'a> {
         out: &mut Vec<u8>,
     ) -> Result<(), Errno> {
         let handle = request.unique & !abi::UNIQUE_RESEND;
+        let target = self.resolve_node(request.nodeid)?;
+        if matches!(target, NodeTarget::View(_, ViewNode::Uptime)) {
+            return answer_of_clock(&request.op, handle, out);
+        }
         match request.op {
             FuseOp::Open(flags) => {
-                if let NodeTarget::View(slot, _) = self.resolve_node(request.nodeid)? {
+                if let NodeTarget::View(slot, _) = target {
                     self.snapshot(slot)?;
                 }
                 // A container without pressure of its own is shown the host's, and its programs may arm no trigger on that.
@@ -132,7 +136,7 @@ impl<'a> FuseServer<'a> {
                 abi::put_open(out, handle, abi::DIRECT_IO);
             }
             FuseOp::Write(open, text) => {
-                let NodeTarget::View(slot, node) = self.resolve_node(request.nodeid)? else {
+                let NodeTarget::View(slot, node) = target else {
                     return Err(Errno::ROFS);
                 };
                 let again = handle != request.unique;
@@ -143,7 +147,7 @@ impl<'a> FuseServer<'a> {
             // As procfs, which has no length to cut off.
             FuseOp::SetAttr(which) if which & abi::SET_OWNER_OR_MODE != 0 => return Err(Errno::PERM),
             FuseOp::SetAttr(_) => {
-                let attr = self.attr(request.nodeid, self.resolve_node(request.nodeid)?)?;
+                let attr = self.attr(request.nodeid, target)?;
                 abi::put_attr(out, attr, FOREVER);
             }
             FuseOp::Release(open) => triggers.release(self.slots, open),
@@ -225,7 +229,8 @@ impl<'a> FuseServer<'a> {
         let now = clock_gettime(ClockId::Boottime);
         let now = Micros(now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000);
         let key = PageKey { account: self.slots.account(slot), slot, node };
-        let kept = self.rendered.get(key, generation, now);
+        // A clock is never late: a process that began a moment ago would begin in the future, and `ps` shows it as a million years old.
+        let kept = (node != ViewNode::Uptime).then(|| self.rendered.get(key, generation, now)).flatten();
         if let Some(text) = kept.filter(|text| size.is_none_or(|size| size as usize == text.len())) {
             out.extend_from_slice(in_window(text, window));
             return Ok(());
@@ -284,11 +289,11 @@ impl<'a> FuseServer<'a> {
         self.slots.snapshot(slot, &mut self.snapshot).ok_or(Errno::STALE)
     }
 
-    /// Whether a file is there. Files that this host lacks, its containers lack too. The connection for triggers has only files that take
-    /// triggers.
+    /// Whether a file is there. Files that this host lacks, its containers lack too. The connection for triggers has only files of which
+    /// nothing may be cached.
     fn has(&self, node: ViewNode) -> bool {
         let is_served = self.triggers.is_none()
-            || matches!(node, ViewNode::Proc | ViewNode::Pressure)
+            || matches!(node, ViewNode::Proc | ViewNode::Pressure | ViewNode::Uptime)
             || self.takes_triggers(node);
         is_served && tree::host_path(node).is_none_or(|path| self.host.exists(&path))
     }
@@ -313,6 +318,19 @@ fn refuse_trigger(op: &FuseOp<'_>) -> Result<(), Errno> {
         // Open: there is no need of it (FUSE_NO_OPEN_SUPPORT), and the kernel will not ask again.
         _ => Err(Errno::NOSYS),
     }
+}
+
+/// What the connection for triggers says of `/proc/uptime`, which is there because nothing of it may be cached.
+fn answer_of_clock(op: &FuseOp<'_>, handle: u64, out: &mut Vec<u8>) -> Result<(), Errno> {
+    match op {
+        FuseOp::Open(flags) if flags & libc::O_ACCMODE as u32 == 0 => {
+            abi::put_open(out, handle, abi::DIRECT_IO)
+        }
+        FuseOp::Poll(_) => abi::put_poll(out, (libc::POLLIN | libc::POLLRDNORM) as u32),
+        FuseOp::Release(_) => {}
+        _ => return Err(Errno::ROFS),
+    }
+    Ok(())
 }
 
 /// The part of a page that was asked for.
@@ -457,7 +475,7 @@ mod tests {
         let entry = ask(1, dir, FuseOp::Lookup(b"memory")).unwrap();
         assert_eq!(word(&entry, 40 + 60) & 0o777, 0o666);
         assert_eq!(ask(2, dir, FuseOp::Lookup(b"cpu")), Err(libc::ENOENT), "the host has none");
-        assert_eq!(ask(3, nodeid(slot, ViewNode::Proc), FuseOp::Lookup(b"uptime")), Err(libc::ENOENT));
+        assert_eq!(ask(3, nodeid(slot, ViewNode::Proc), FuseOp::Lookup(b"stat")), Err(libc::ENOENT));
         let hosts = nodeid(without, ViewNode::PressureMemory);
         assert_eq!(ask(4, hosts, FuseOp::Open(libc::O_RDWR as u32)), Err(libc::EROFS));
         assert!(ask(5, hosts, FuseOp::Open(libc::O_RDONLY as u32)).is_ok());
@@ -481,6 +499,40 @@ mod tests {
         assert_eq!(ask(16, file, FuseOp::Mutate), Err(libc::EROFS));
         assert_eq!(ask(17, file, FuseOp::Release(7)), Ok(Vec::new()));
         assert_eq!(word(&ask(18, file, poll(7)).unwrap(), 0) & 0xff, 0x4f);
+    }
+
+    #[test]
+    fn a_clock_is_never_cached_and_cannot_be_written() {
+        let slots = Slots::create(4, 1).unwrap();
+        let slot = slots.add("c1", (0, 0), &[64; 64], &ContainerSnapshot::EMPTY, &[]).unwrap();
+        let triggers = Triggers::new(&slots);
+        let mut server = FuseServer::new(&slots, HostFiles::new("/nowhere"));
+        server.set_triggers(Some(&triggers));
+        let file = nodeid(slot, ViewNode::Uptime);
+        let mut ask = |nodeid, op| {
+            let mut out = Vec::new();
+            server.answer(&FuseRequest { unique: 7, nodeid, op }, &mut out);
+            match errno_of(&out) {
+                0 => Ok(out[abi::OUT_HEADER..].to_vec()),
+                errno => Err(-errno),
+            }
+        };
+        let entry = ask(nodeid(slot, ViewNode::Proc), FuseOp::Lookup(b"uptime")).unwrap();
+        let mode = u32::from_ne_bytes(*entry[40 + 60..].first_chunk().unwrap());
+        assert_eq!(mode & 0o777, 0o444);
+        let opened = ask(file, FuseOp::Open(libc::O_RDONLY as u32)).unwrap();
+        assert_eq!(u32::from_ne_bytes(*opened[8..].first_chunk().unwrap()), abi::DIRECT_IO);
+        for op in [FuseOp::Open(libc::O_RDWR as u32), FuseOp::Write(7, b"1"), FuseOp::SetAttr(8)] {
+            assert_eq!(ask(file, op), Err(libc::EROFS));
+        }
+        let poll = ask(file, FuseOp::Poll(PollRequest { handle: 7, waiter: 1 })).unwrap();
+        assert_eq!(u32::from_ne_bytes(*poll.first_chunk().unwrap()), 0x41, "it can be read");
+        let mut read =
+            || ask(file, FuseOp::Read(ReadWindow { offset: 0, size: 4096, direct: true })).unwrap();
+        let before = read();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_ne!(read(), before);
+        assert_eq!(ask(file, FuseOp::Release(7)), Ok(Vec::new()));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::mount_calls::{copy_mount, id_of, move_mount, open_target, open_tree};
 use super::namespace::{FileId, NamespaceRoot, Unmounter, file_id};
 use super::plan::{BindMount, MountPlan, SkipReason, SkippedSurface, ViewDirectory, covered_filesystem};
-use super::{MountError, SOURCE, TRIGGER_FILES, uncovered};
+use super::{MountError, SOURCE, UNCACHED_FILES, uncovered};
 use crate::mountinfo::{MountEntry, MountTable, is_deleted};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -86,7 +86,8 @@ fn attach_at(place: &NamespaceRoot, plan: &MountPlan) -> Result<AttachReport, Mo
             Errno::NOENT | Errno::NOTDIR | Errno::NOTCONN => MountError::NoView { path: source.clone() },
             errno => MountError::of(call, &source, errno),
         };
-        let triggers = triggers.as_ref().filter(|_| bind.source.starts_with(TRIGGER_FILES));
+        let is_uncached = UNCACHED_FILES.iter().any(|path| bind.source.starts_with(path));
+        let triggers = triggers.as_ref().filter(|_| is_uncached);
         let (dir, id) = match triggers.map(|dir| (dir, file_id(dir.as_fd(), &bind.source))) {
             Some((dir, Ok(id))) => (dir, id),
             _ => (&views, file_id(views.as_fd(), &bind.source).map_err(|e| no_view("statx", e))?),

@@ -55,8 +55,8 @@ pub const SOURCE: &str = "elbowroom";
 /// The directory beside that of all views where files of views are that take PSI triggers, in a directory of the same name for each
 /// container. A file that is there is mounted in place of the view's own, which is read-only.
 pub const TRIGGERS_DIR: &str = "triggers";
-/// Where such files are in a view.
-const TRIGGER_FILES: &str = "proc/pressure";
+/// Where such files are in a view, and the one that is a clock: of that connection nothing is cached.
+const UNCACHED_FILES: [&str; 2] = ["proc/pressure", "proc/uptime"];
 
 /// Why views could not be mounted, found or removed. Each is one line that names the thing and the way out.
 #[derive(Debug, thiserror::Error)]
