@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_limit_that_is_lowered_for_a_moment_is_not_the_users() {
         let mut masks = UserLimitOverlay::default();
-        let mut high = |masks: &mut UserLimitOverlay, memory_high| match masks
+        let high = |masks: &mut UserLimitOverlay, memory_high| match masks
             .apply(&group(CgroupSettings { memory_high, ..CgroupSettings::default() }))
             .as_ref()
         {
