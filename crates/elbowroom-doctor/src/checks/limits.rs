@@ -66,8 +66,8 @@ pub(super) const AT_LIMIT: DoctorCheck = DoctorCheck {
     pitfall: "at the limit, with what cannot be dropped",
     reads_v1: "memory.failcnt, memory.limit_in_bytes, memory.stat; memory.pressure of the unified hierarchy",
     reads_v2: "memory.events max, memory.max, memory.stat, memory.pressure",
-    threshold: "the limit hit more than once per second, use above 90 % of it, less than 10 % of it page cache; waiting for memory more than \
-                1 % of the last 10 s where pressure is known",
+    threshold: "the limit hit more than once per second, use above 90 % of it, less than 10 % of it page cache; waiting for memory more \
+                than 1 % of the last 10 s where pressure is known",
     reference: "Documentation/admin-guide/cgroup-v2.rst, memory.events",
     run: at_limit,
 };
