@@ -256,6 +256,7 @@ fn rows() -> Vec<Row> {
             "echo 167772160 > /sys/fs/cgroup/docker/c1/memory.high",
             |h| {
                 h.limit(256 * MIB);
+                h.usage(128 * MIB);
                 h.set("memory.high", "134217728");
                 h.event("high", 500);
                 h.full(2, 2_000)
@@ -283,6 +284,7 @@ fn rows() -> Vec<Row> {
             "docker update --memory ",
             |h| {
                 h.limit(128 * MIB);
+                h.ever("oom", 3);
                 h.ever("oom_kill", 3)
             },
             |h| h.ever("oom_kill", 0),
@@ -447,6 +449,17 @@ fn rows() -> Vec<Row> {
             Warning,
             "echo 256M > /sys/fs/cgroup/memory.reclaim",
             |h| h.dying("20000"),
+            |h| h.dying("200"),
+        ),
+        row(
+            "dying-cgroups",
+            V2,
+            Warning,
+            "sync; echo 2",
+            |h| {
+                h.facts.host.kernel = (5, 15);
+                h.dying("20000")
+            },
             |h| h.dying("200"),
         ),
         row(

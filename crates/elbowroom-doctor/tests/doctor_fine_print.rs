@@ -198,6 +198,7 @@ fn what_the_agent_holds_is_not_told_as_somebody_elses() {
     type Row = (&'static str, &'static str, fn(&mut Sim));
     let rows: [Row; 5] = [
         ("high-throttles", "memory.high", |h| {
+            h.usage(128 << 20);
             h.set("memory.high", "134217728");
             h.event("high", 500);
             h.full(2, 2_000)
@@ -237,4 +238,37 @@ fn what_the_agent_holds_is_not_told_as_somebody_elses() {
     assert!(says("reservation-void", &host).is_some());
     host.facts.groups[1].held.insert("memory.low".into());
     assert_eq!(says("reservation-void", &host), None);
+}
+
+#[test]
+fn a_kill_for_the_hosts_memory_is_no_reason_to_raise_a_limit() {
+    for (at_limit, raises) in [(0, false), (1, true)] {
+        let mut host = Sim::new(V2);
+        host.limit(128 << 20);
+        host.ever("oom_kill", 1);
+        host.ever("oom", at_limit);
+        let (_, fix) = says("oom-killed", &host).unwrap();
+        assert_eq!(fix.is_some(), raises);
+    }
+}
+
+#[test]
+fn what_happens_at_a_limit_inside_a_container_is_not_at_its_own() {
+    // v2 counts memory.events of the cgroups below as well: an engine in this container runs one of 64 MiB.
+    for (usage, is_told) in [(200 << 20, false), (1000 << 20, true)] {
+        let mut host = Sim::new(V2);
+        host.limit(1 << 30);
+        host.set("memory.high", &(1000 << 20).to_string());
+        host.usage(usage);
+        host.event("max", 100);
+        host.event("high", 500);
+        host.waits(2, 500);
+        host.full(2, 2_000);
+        host.anon(100 << 20);
+        host.swap(50 << 20);
+        host.swap_ins(1_000);
+        for check in ["at-memory-limit", "high-throttles", "swaps-at-own-limit"] {
+            assert_eq!(says(check, &host).is_some(), is_told, "{check} {usage}");
+        }
+    }
 }

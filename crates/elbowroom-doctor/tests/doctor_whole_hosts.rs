@@ -109,6 +109,7 @@ fn a_limit_is_raised_once_however_many_findings_ask_for_it() {
     host.hits(100);
     host.refaults(5_000);
     host.waits(2, 500);
+    host.ever("oom", 3);
     host.ever("oom_kill", 3);
     assert!(examine(&host.facts).iter().filter(|f| is_fixable(f)).count() >= 3);
     let planned = plan_fixes(&host.facts, is_harmful);

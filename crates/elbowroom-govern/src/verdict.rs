@@ -18,6 +18,8 @@ pub const KILLED_FOR: Micros = Micros::secs(120);
 pub const THROTTLED_PART: f64 = 0.05;
 /// Waiting for a CPU or a disk this part of the time hurts.
 const WAIT_PART: f64 = 0.25;
+/// A container that uses this part of the CPUs that it may has them for itself.
+const ALL_CPUS_PART: f64 = 0.95;
 /// Waiting for memory this part of the time hurts.
 const MEMORY_WAIT_PART: f64 = 0.05;
 /// A container that uses this much more than its entitlement, in a pool that is short, is unfair.
@@ -63,6 +65,12 @@ pub struct VerdictFacts<'a> {
     pub cpu_wait: Option<f64>,
     /// Its own CPU quota.
     pub cpu_quota: Option<Millicpu>,
+    /// The tightest CPU quota of the cgroups around it: what that withholds counts as waiting too, and in no file of its own.
+    pub quota_around: Option<Millicpu>,
+    /// CPUs that it used in the last second.
+    pub cpus_used: Option<Millicpu>,
+    /// On how many CPUs it may run.
+    pub cpus_allowed: Option<u32>,
     /// Time that the quota held its threads back.
     pub throttled: Option<f64>,
     /// v1 `cpu.shares`.
@@ -121,12 +129,10 @@ impl MemoryKills {
             }
             (Limit::At(limit), _) => format!("{times} at its limit of {limit}"),
             (Limit::Max, Some(peak)) => {
-                format!(
-                    "{times} at {peak}: it has no limit of its own, so one around it or the host was full"
-                )
+                format!("{times} at {peak}, at no limit of its own: one around it or the host was full")
             }
             (Limit::Max, None) => {
-                format!("{times}: it has no limit of its own, so one around it or the host was full")
+                format!("{times}, at no limit of its own: one around it or the host was full")
             }
         }
     }
@@ -174,10 +180,28 @@ fn waiting_disk(facts: &VerdictFacts<'_>) -> Option<Verdict> {
 }
 
 fn waiting_cpu(facts: &VerdictFacts<'_>) -> Option<Verdict> {
-    let part = facts.cpu_wait.filter(|part| *part >= WAIT_PART && !is_throttled(facts))?;
+    let part =
+        facts.cpu_wait.filter(|part| *part >= WAIT_PART && !is_throttled(facts) && !uses_all_cpus(facts))?;
+    if let Some(quota) = facts.quota_around {
+        let (of, quota) = (percent(part), counted(quota, "CPU"));
+        let reason = format!(
+            "waits for a CPU {of} of the time, which its neighbours use or the quota of {quota} around it withholds"
+        );
+        return verdict(VerdictStatus::WaitingCpu, reason, None);
+    }
     let shares = facts.cpu_shares.map(|shares| ResourceSetting::CpuShares(shares.saturating_mul(2)));
     let reason = format!("waits for a CPU {} of the time, which its neighbours use", percent(part));
     verdict(VerdictStatus::WaitingCpu, reason, shares.and_then(|shares| facts.owner.command(&shares)))
+}
+
+/// Whether it uses all CPUs that it may: what its threads wait for then is each other.
+fn uses_all_cpus(facts: &VerdictFacts<'_>) -> bool {
+    let allowed = facts.cpus_allowed.map(|cpus| Millicpu::cpus(cpus.into())).into_iter();
+    let allowed = allowed.chain(facts.cpu_quota).min();
+    facts
+        .cpus_used
+        .zip(allowed)
+        .is_some_and(|(used, allowed)| used.get() as f64 >= ALL_CPUS_PART * allowed.get() as f64)
 }
 
 fn is_throttled(facts: &VerdictFacts<'_>) -> bool {
@@ -275,6 +299,9 @@ mod tests {
             disk_wait: Some(0.0),
             cpu_wait: Some(0.0),
             cpu_quota: Some(Millicpu(500)),
+            quota_around: None,
+            cpus_used: None,
+            cpus_allowed: None,
             throttled: Some(0.0),
             cpu_shares: Some(1024),
             disks: &[],
@@ -353,6 +380,12 @@ mod tests {
             "waits for a CPU 40% of the time, which its neighbours use",
             Some("docker update --cpu-shares 2048 web"),
         );
+        check(
+            VerdictFacts { cpu_wait: Some(0.4), quota_around: Some(Millicpu(1_500)), ..well() },
+            S::WaitingCpu,
+            "waits for a CPU 40% of the time, which its neighbours use or the quota of 1.5 CPUs around it withholds",
+            None,
+        );
         let busy = [disk(LimitedBy::Contention)];
         check(
             VerdictFacts { disk_wait: Some(0.5), disks: &busy, ..well() },
@@ -430,6 +463,24 @@ mod tests {
     }
 
     #[test]
+    fn threads_that_wait_for_each_other_wait_for_no_neighbour() {
+        let owner = owner();
+        let status = |used: Option<u64>, cpus_allowed, cpu_quota| {
+            let cpus_used = used.map(Millicpu);
+            judge(&VerdictFacts { cpu_wait: Some(0.9), cpus_used, cpus_allowed, cpu_quota, ..well(&owner) })
+                .status
+        };
+        assert_eq!(status(Some(3_900), Some(4), None), S::Ok);
+        assert_eq!(status(Some(3_500), Some(4), None), S::WaitingCpu);
+        assert_eq!(status(Some(500), Some(1), Some(Millicpu(500))), S::Ok);
+        assert_eq!(status(Some(200), Some(1), Some(Millicpu(500))), S::WaitingCpu);
+        assert_eq!(
+            (status(None, Some(4), None), status(Some(4_000), None, None)),
+            (S::WaitingCpu, S::WaitingCpu)
+        );
+    }
+
+    #[test]
     fn swap_moves_with_a_limit_that_an_engine_would_refuse_alone() {
         let owner = owner();
         let command = |memory_and_swap| {
@@ -459,7 +510,7 @@ mod tests {
         check(
             VerdictFacts { kills, ..well(&owner) },
             S::Killed,
-            "OOM-killed once: it has no limit of its own, so one around it or the host was full",
+            "OOM-killed once, at no limit of its own: one around it or the host was full",
             None,
         );
     }

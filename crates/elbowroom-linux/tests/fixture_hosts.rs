@@ -143,6 +143,32 @@ fn nodes_that_memory_is_taken_from_are_read_in_both_versions() {
     }
 }
 
+/// Writes a file of a cgroup without a notification, as the kernel does when it changes effective cpusets: by another name.
+fn write_unseen(host: &Fixture, file: &str, text: &str) {
+    let other_name = host.path().join("unseen");
+    std::fs::hard_link(host.path().join(file), &other_name).unwrap();
+    std::fs::write(&other_name, text).unwrap();
+    std::fs::remove_file(other_name).unwrap();
+}
+
+#[test]
+fn cpus_that_a_partition_takes_are_gone_around_it_at_once() {
+    let (node, _) = UNIFIED.split_once("-- sys/fs/cgroup/").unwrap();
+    let mut text = format!("{node}-- sys/fs/cgroup/cgroup.controllers --\ncpuset cpu memory\n");
+    for group in ["", "a/", "b/"] {
+        writeln!(text, "-- sys/fs/cgroup/{group}cpuset.cpus.effective --\n0-3").unwrap();
+    }
+    let (host, mut sensor, _) = open(&(text + "-- sys/fs/cgroup/b/cpuset.cpus.partition --\nmember\n"));
+    for (group, cpus) in [("", "0-1\n"), ("a/", "0-1\n"), ("b/", "2-3\n")] {
+        write_unseen(&host, &format!("sys/fs/cgroup/{group}cpuset.cpus.effective"), cpus);
+    }
+    assert_eq!(sensor.changes(), []);
+    host.write("sys/fs/cgroup/b/cpuset.cpus.partition", "root\n").unwrap();
+    let told = groups(&sensor.changes());
+    let cpus = |path: &str| told[path].limits.cpuset.unwrap().to_string();
+    assert_eq!(["/", "/a", "/b"].map(cpus), ["0-1", "0-1", "2-3"]);
+}
+
 /// A v2 host with one container, as crun and systemd lay it out: files of its scope, and of cgroups below.
 fn crun_host(scope: &str, below: &[(&str, &str, &str)]) -> String {
     let (node, _) = UNIFIED.split_once("-- sys/fs/cgroup/").unwrap();
@@ -392,6 +418,19 @@ fn busy_time_per_cpu_is_read_where_a_container_is_kept_to_some() {
 }
 
 #[test]
+fn a_slice_that_is_kept_to_some_cpus_keeps_its_containers_to_them() {
+    let scope = format!("libpod-{}.scope", "9d20".repeat(16));
+    let file = format!("-- sys/fs/cgroup/machine.slice/{scope}//cpuset.cpus.effective --\n0-3\n");
+    for (cpus, read) in [("0-1", 4), ("0-3", 0)] {
+        let slice = format!("-- sys/fs/cgroup/machine.slice/cpuset.cpus.effective --\n{cpus}\n");
+        let text = crun_host(&scope, &[]);
+        assert!(text.contains(&file), "{text}");
+        let (_host, mut sensor, _) = open(&text.replace(&file, &slice));
+        assert_eq!(sensor.tick(Micros::secs(1)).busy_per_cpu.len(), read, "{cpus}");
+    }
+}
+
+#[test]
 fn what_changes_is_told_and_nothing_else() {
     let (host, mut sensor, events) = open(HYBRID);
     let before = groups(&events);
@@ -569,21 +608,23 @@ fn a_container_renamed_keeps_its_id_and_gets_its_name() {
 }
 
 #[test]
-fn cpus_that_are_plugged_are_told_of_long_before_a_rescan() {
-    let (host, mut sensor, _) = open(HYBRID);
+fn cpus_that_are_plugged_are_told_of_long_before_a_rescan_with_the_cpusets_that_got_them() {
+    let (host, mut sensor, events) = open(HYBRID);
+    let before = groups(&events)[&format!("/{BATCH}")].limits.cpuset;
+    write_unseen(&host, &format!("sys/fs/cgroup/cpuset/{BATCH}/cpuset.effective_cpus"), "0-1\n");
     host.write("sys/devices/system/cpu/online", "0\n").unwrap();
     let until = Instant::now() + Duration::from_secs(60);
     let told = loop {
-        let node = sensor.changes().into_iter().find_map(|event| match event {
-            HostEvent::Node(node) => Some(node),
-            _ => None,
-        });
-        if node.is_some() || Instant::now() > until {
-            break node;
+        let events = sensor.changes();
+        if events.iter().any(|event| matches!(event, HostEvent::Node(_))) || Instant::now() > until {
+            break events;
         }
         std::thread::sleep(Duration::from_millis(50));
     };
-    assert_eq!(told.map(|node| node.online.count()), Some(1));
+    assert!(matches!(&told[..], [HostEvent::Node(node), ..] if node.online.count() == 1), "{told:?}");
+    let after = groups(&told)[&format!("/{BATCH}")].limits.cpuset;
+    assert_ne!(after, before);
+    assert_eq!(after.unwrap().to_string(), "0-1");
 }
 
 #[test]

@@ -64,6 +64,14 @@ impl CpuSet {
         Self { words }
     }
 
+    /// The CPUs in either.
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        let mut words = self.words;
+        words.iter_mut().zip(other.words).for_each(|(a, b)| *a |= b);
+        Self { words }
+    }
+
     /// The CPUs in `self` and not in `other`.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {

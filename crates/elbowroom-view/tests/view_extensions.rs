@@ -57,6 +57,21 @@ fn a_kubernetes_container_is_three_levels_deep() {
 }
 
 #[test]
+fn a_busy_container_in_a_cpuset_partition_has_all_of_its_cpus() {
+    let mut world = World::new(ViewPolicy { hierarchy: true, ..bare() }, 8, MEMORY);
+    // What the kernel leaves in cpuset.cpus.effective of the groups around a partition.
+    let root = world.slice(None, "", cpuset("0-3"));
+    let system = world.slice(Some(root), "system.slice", cpuset("0-3"));
+    let isolated = world.slice(Some(root), "isolated.slice", cpuset("4-7"));
+    let beside = world.container(Some(system), cpuset("0-3"), threads(0));
+    let inside = world.container(Some(isolated), cpuset("4-7"), threads(8));
+    world.run(300);
+    let view = world.view(inside);
+    assert_eq!((view.cpus, view.present.to_string().as_str()), (4, "4-7"));
+    assert_eq!(world.view(beside).present.to_string(), "0-3");
+}
+
+#[test]
 fn memory_is_that_of_the_numa_nodes_it_may_come_from() {
     let mut world = World::new(ViewPolicy::paper(), 8, MEMORY);
     let numa = vec![Bytes::gib(40), Bytes::ZERO, Bytes::gib(24)];

@@ -63,10 +63,10 @@ pub(super) fn apply_details(
     facts.memory_usage = details.memory_usage.unwrap_or_default();
     facts.memory_stat = details.memory_stat.unwrap_or_default();
     facts.nr_threads = u32::try_from(details.nr_threads.unwrap_or(0)).unwrap_or(u32::MAX);
-    if let Some(pressure) = details.pressure {
-        facts.pressure = pressure;
-        facts.has_pressure = 1;
-    }
+    // It may be switched off at any time (`cgroup.pressure`): what was read before says nothing of now. The totals stay, which triggers
+    // compare with later ones.
+    facts.has_pressure = details.pressure.is_some().into();
+    facts.pressure = details.pressure.unwrap_or(facts.pressure);
     let disks = details.io.len().min(MAX_DISKS);
     facts.io[..disks].copy_from_slice(&details.io[..disks]);
     facts.nr_disks = disks as u32;
@@ -100,6 +100,7 @@ mod tests {
     use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
     use elbowroom_types::id::CgroupId;
     use elbowroom_types::label::ContainerLabels;
+    use elbowroom_types::psi::{Pressure, Stall};
     use elbowroom_types::sample::{CgroupProperties, HostEvent, NodeProperties};
     use elbowroom_view::rules::{ViewPolicy, ViewTable};
 
@@ -164,6 +165,19 @@ mod tests {
         assert_eq!(facts.started, Micros::secs(100));
         apply_start_time(&mut facts, Micros::secs(90));
         assert_eq!(facts.started, Micros::secs(90));
+    }
+
+    #[test]
+    fn pressure_that_is_switched_off_is_not_the_last_that_was_read() {
+        let waits = Pressure { some: Stall { total: Micros(7), ..Stall::EMPTY }, ..Pressure::default() };
+        let mut facts = ContainerSnapshot::EMPTY;
+        let mut look = |pressure| {
+            let details = GroupDetails { pressure, ..GroupDetails::default() };
+            apply_details(&mut facts, &mut [], &details, Micros::ZERO);
+            (facts.has_pressure, facts.pressure[2].some.total)
+        };
+        assert_eq!(look(Some([waits; 3])), (1, Micros(7)));
+        assert_eq!(look(None), (0, Micros(7)), "no trigger sees it go back");
     }
 
     #[test]

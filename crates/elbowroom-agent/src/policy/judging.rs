@@ -13,6 +13,7 @@ use elbowroom_types::sample::{CgroupProperties, CgroupSettings, MemoryStat};
 use elbowroom_types::unit::{CpuShare, Limit, Micros, Millicpu};
 use elbowroom_types::verdict::{Verdict, VerdictStatus};
 use elbowroom_view::pages::snapshot::ContainerSnapshot;
+use elbowroom_view::rules::{ViewTable, cpu};
 use std::path::Path;
 
 impl PolicyLoop {
@@ -90,8 +91,11 @@ impl PolicyLoop {
         Some(judge(&VerdictFacts {
             kills: self.verdicts.kills_of(id, now),
             throttled,
+            cpus_used: Some(Millicpu(resident.cpu_used_millicpu)),
+            cpus_allowed: self.views.get(id).map(|view| view.cpus_upper),
             disks: &disks,
             over_memory: self.memory.over_entitlement(id, &group.path),
+            quota_around: quota_around(&self.views, group),
             ..settings_and_waits(&owner, &group.limits, &resident.facts)
         }))
     }
@@ -151,6 +155,17 @@ impl PolicyLoop {
     }
 }
 
+/// The CPU quota of a cgroup.
+fn quota(limits: &CgroupSettings) -> Option<Millicpu> {
+    cpu::quota(limits.cpu_max).value()
+}
+
+/// The tightest one of the cgroups around a container.
+fn quota_around(views: &ViewTable, group: &CgroupProperties) -> Option<Millicpu> {
+    let parent = |group: &&CgroupProperties| views.group(group.parent?);
+    std::iter::successors(parent(&group), parent).filter_map(|around| quota(&around.limits)).min()
+}
+
 /// What a container's own files and settings say.
 fn settings_and_waits<'a>(
     owner: &'a ResourceOwner,
@@ -163,7 +178,7 @@ fn settings_and_waits<'a>(
         let other = facts.memory_usage.saturating_sub(stat.anon).saturating_sub(cache);
         memory_need(stat.anon, other, stat.active_file.min(cache))
     });
-    let [cpu, io, memory] = facts
+    let [cpu_wait, disk_wait, memory_wait] = facts
         .pressure
         .map(|pressure| (facts.has_pressure != 0).then(|| f64::from(pressure.some.avg10) / 10_000.0));
     let limit = limits.memory_max.unwrap_or(Limit::Max);
@@ -177,13 +192,13 @@ fn settings_and_waits<'a>(
         memory_limit: limit,
         memory_and_swap: limits.memsw_max.or(with_swap),
         memory_need: need,
-        memory_wait: memory,
-        disk_wait: io,
-        cpu_wait: cpu,
-        cpu_quota: limits.cpu_max.and_then(|max| {
-            let quota = max.quota.value()?;
-            Some(Millicpu(quota.get() * 1_000 / max.period.get().max(1)))
-        }),
+        memory_wait,
+        disk_wait,
+        cpu_wait,
+        cpu_quota: quota(limits),
+        quota_around: None,
+        cpus_used: None,
+        cpus_allowed: None,
         throttled: None,
         cpu_shares: match limits.cpu_share {
             Some(CpuShare::Shares(shares)) => Some(shares),
@@ -191,5 +206,41 @@ fn settings_and_waits<'a>(
         },
         disks: &[],
         over_memory: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_types::cpuset::CpuSet;
+    use elbowroom_types::sample::{CpuMax, HostEvent, NodeProperties};
+
+    #[test]
+    fn the_tightest_quota_around_a_container_counts_and_not_its_own() {
+        let node = NodeProperties { online: CpuSet::first_n(4), ..NodeProperties::default() };
+        let group = |id: u64, parent: Option<u64>, millis: Option<u64>| CgroupProperties {
+            id: CgroupId(id),
+            parent: parent.map(CgroupId),
+            path: format!("/{id}"),
+            container: None,
+            limits: CgroupSettings {
+                cpu_max: millis.map(|millis| CpuMax {
+                    quota: Limit::At(Micros::millis(millis)),
+                    period: Micros::millis(100),
+                }),
+                ..CgroupSettings::default()
+            },
+            populated: true,
+            made_by_user: false,
+        };
+        let mut views = ViewTable::new(Default::default());
+        let groups =
+            [(1, None, None), (2, Some(1), Some(150)), (3, Some(2), Some(200)), (4, Some(3), Some(50))];
+        views.apply(&HostEvent::Node(node));
+        for (id, parent, millis) in groups {
+            views.apply(&HostEvent::Group(group(id, parent, millis)));
+        }
+        let around = |id| quota_around(&views, views.group(CgroupId(id)).unwrap());
+        assert_eq!([around(4), around(3), around(2)], [Some(Millicpu(1_500)), Some(Millicpu(1_500)), None]);
     }
 }

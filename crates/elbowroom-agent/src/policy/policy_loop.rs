@@ -320,7 +320,7 @@ impl PolicyLoop {
         match reply {
             LimiterReply::Memory(done, user) => {
                 self.memory.on_limiter_reply(&done);
-                let changed = self.pipeline.memory_limits.on_reply(done.group, user);
+                let changed = self.pipeline.memory_limits.on_reply(&done, user);
                 self.apply(&[HostEvent::MemoryDone(done)]);
                 self.apply(changed.as_slice());
             }

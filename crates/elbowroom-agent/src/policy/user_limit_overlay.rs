@@ -2,7 +2,7 @@
 
 use elbowroom_linux::memory::UserLimits;
 use elbowroom_types::id::CgroupId;
-use elbowroom_types::memory::MemoryOrder;
+use elbowroom_types::memory::{MemoryOrder, OrderCompletion, OrderKind};
 use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent};
 use elbowroom_types::unit::{Bytes, Limit};
 use std::borrow::Cow;
@@ -26,6 +26,8 @@ struct GroupOverlay {
     low: Option<Limit<Bytes>>,
     min: Option<Limit<Bytes>>,
     soft: Option<Limit<Bytes>>,
+    /// Memory of it is reclaimed now, for which `memory.high` may be lower for a moment (before Linux 5.19).
+    is_reclaimed: bool,
 }
 
 impl UserLimitOverlay {
@@ -63,14 +65,18 @@ impl UserLimitOverlay {
                 (mask.low, mask.min) = (Some(Limit::At(protect.low)), Some(Limit::At(protect.min)));
                 mask.soft = Some(protect.soft);
             }
-            MemoryOrder::Reclaim(_) | MemoryOrder::ViewCeiling(_) | MemoryOrder::Alert(_) => {}
+            MemoryOrder::Reclaim(reclaim) => {
+                self.groups.entry(reclaim.group).or_default().is_reclaimed = true;
+            }
+            MemoryOrder::ViewCeiling(_) | MemoryOrder::Alert(_) => {}
         }
     }
 
     /// An order was answered. The group to tell of again, where what is known of it has changed.
-    pub(super) fn on_reply(&mut self, id: CgroupId, user: UserLimits) -> Option<HostEvent> {
-        let mask = self.groups.get_mut(&id)?;
+    pub(super) fn on_reply(&mut self, done: &OrderCompletion, user: UserLimits) -> Option<HostEvent> {
+        let mask = self.groups.get_mut(&done.group)?;
         mask.user = user;
+        mask.is_reclaimed &= done.what != OrderKind::Reclaim;
         let raw = mask.raw.as_ref()?;
         (mask.limits(&raw.limits) != mask.published).then(|| HostEvent::Group(raw.clone()))
     }
@@ -88,6 +94,11 @@ impl GroupOverlay {
             None => raw,
         };
         CgroupSettings {
+            memory_high: if known && self.is_reclaimed {
+                self.published.memory_high
+            } else {
+                raw.memory_high
+            },
             memory_low: pick(raw.memory_low, self.user.memory_low, self.low, self.published.memory_low),
             memory_min: pick(raw.memory_min, self.user.memory_min, self.min, self.published.memory_min),
             memory_soft: pick(raw.memory_soft, self.user.memory_soft, self.soft, self.published.memory_soft),
@@ -109,7 +120,7 @@ mod tests {
     use super::*;
     use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
     use elbowroom_types::label::ContainerLabels;
-    use elbowroom_types::memory::ReclaimProtection;
+    use elbowroom_types::memory::{OrderOutcome, ReclaimProtection, ReclaimRequest};
     use elbowroom_types::unit::Micros;
 
     const AT: fn(u64) -> Option<Limit<Bytes>> = |mib| Some(Limit::At(Bytes::mib(mib)));
@@ -149,6 +160,32 @@ mod tests {
         MemoryOrder::Protect(ReclaimProtection { at, group, low: Bytes::mib(mib), min, soft })
     }
 
+    fn done(what: OrderKind) -> OrderCompletion {
+        let (outcome, reclaimed) = (OrderOutcome::Done, Bytes::ZERO);
+        OrderCompletion { now: Micros::ZERO, group: CgroupId(1), what, outcome, reclaimed }
+    }
+
+    #[test]
+    fn a_limit_that_is_lowered_for_a_moment_is_not_the_users() {
+        let mut masks = UserLimitOverlay::default();
+        let high = |masks: &mut UserLimitOverlay, memory_high| match masks
+            .apply(&group(CgroupSettings { memory_high, ..CgroupSettings::default() }))
+            .as_ref()
+        {
+            HostEvent::Group(group) => group.limits.memory_high,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(high(&mut masks, Some(Limit::Max)), Some(Limit::Max));
+        let (at, amount, keep, group) = (Micros::ZERO, Bytes::mib(8), Bytes::ZERO, CgroupId(1));
+        let order = ReclaimRequest { at, group, amount, keep, swap: false, dead: false, saving: false };
+        masks.on_order(&MemoryOrder::Reclaim(order));
+        assert_eq!(masks.on_reply(&done(OrderKind::Protect), UserLimits::default()), None);
+        assert_eq!(high(&mut masks, AT(30)), Some(Limit::Max), "read while the kernel reclaims");
+        let told = masks.on_reply(&done(OrderKind::Reclaim), UserLimits::default());
+        assert!(told.is_some(), "it may be the user's after all");
+        assert_eq!(high(&mut masks, AT(30)), AT(30));
+    }
+
     #[test]
     fn what_we_wrote_is_not_the_users_whenever_it_is_read() {
         let mut masks = UserLimitOverlay::default();
@@ -156,12 +193,15 @@ mod tests {
         masks.on_order(&protect(500));
         assert_eq!(low(&mut masks, 500), AT(10), "read before it was told that it is in force");
         assert_eq!(
-            masks.on_reply(CgroupId(1), UserLimits { memory_low: AT(10), ..UserLimits::default() }),
+            masks.on_reply(
+                &done(OrderKind::Protect),
+                UserLimits { memory_low: AT(10), ..UserLimits::default() }
+            ),
             None
         );
         assert_eq!(low(&mut masks, 500), AT(10));
         assert_eq!(
-            masks.on_reply(CgroupId(1), UserLimits::default()),
+            masks.on_reply(&done(OrderKind::Protect), UserLimits::default()),
             None,
             "released: it is read again soon"
         );

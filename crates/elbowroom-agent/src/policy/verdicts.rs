@@ -47,6 +47,8 @@ struct WatchedContainer {
     path: String,
     /// Kills that its counter had when it was last read.
     kills: u64,
+    /// Kills at its own limit, as of the last kill: [`OomCounter::at_limit`].
+    at_limit: u64,
     /// Those of them that happened while it was watched.
     own_kills: u64,
     /// Until when its counter is looked at in every tick.
@@ -61,15 +63,15 @@ struct WatchedContainer {
 /// What is known of a container when kills are looked for in it.
 pub(super) struct KillContext {
     pub(super) now: Micros,
-    /// Its memory limit.
+    /// Its own memory limit, which a kill need not have to do with.
     pub(super) limit: Limit<Bytes>,
     /// A process that was known to be in it.
     pub(super) process: Option<u32>,
 }
 
 impl KillContext {
-    fn seen(&self, count: u64, peak: Option<Bytes>) -> SeenKill {
-        SeenKill { count, at: self.now, limit: self.limit, peak }
+    fn seen(&self, count: u64, at_limit: bool, peak: Option<Bytes>) -> SeenKill {
+        SeenKill { count, at: self.now, limit: if at_limit { self.limit } else { Limit::Max }, peak }
     }
 }
 
@@ -119,7 +121,7 @@ impl VerdictWatch {
         is_new: bool,
         now: Micros,
     ) -> Verdict {
-        let before = self.oom.counter(&group.path).filter(|_| !is_new).map_or(0, |counter| counter.kills);
+        let before = self.oom.counter(&group.path).filter(|_| !is_new);
         let key = ContainerKey::of(container);
         self.ended.remove(&key);
         self.kills.begin(&key);
@@ -128,7 +130,8 @@ impl VerdictWatch {
             tenant,
             name: display_name(container),
             path: group.path.clone(),
-            kills: before,
+            kills: before.map_or(0, |counter| counter.kills),
+            at_limit: before.and_then(|counter| counter.at_limit).unwrap_or_default(),
             own_kills: 0,
             suspect_until: Micros::ZERO,
             is_notified: false,
@@ -228,21 +231,26 @@ impl VerdictWatch {
     /// Looks at a container's counter: whether there were kills since it was last looked at.
     pub(super) fn read_kills(&mut self, id: CgroupId, known: &KillContext) -> bool {
         let Some(watched) = self.watched.get_mut(&id) else { return false };
-        let Some(OomCounter { kills, peak }) = self.oom.counter(&watched.path) else { return false };
+        let Some(OomCounter { kills, at_limit, peak }) = self.oom.counter(&watched.path) else {
+            return false;
+        };
         let count = kills.saturating_sub(watched.kills);
         watched.kills = kills;
-        if count > 0 {
-            self.take_log(known.now);
-            self.claim_logged(id, known.process, count);
+        if count == 0 {
+            return false;
         }
-        self.note_kills(id, &known.seen(count, peak))
+        // The kernel counts the limit before it kills, perhaps before an earlier look.
+        let is_at_limit = at_limit.is_none_or(|now| std::mem::replace(&mut watched.at_limit, now) < now);
+        self.take_log(known.now);
+        let (_, is_logged_at_limit) = self.claim_logged(id, known.process, count);
+        self.note_kills(id, &known.seen(count, is_logged_at_limit.unwrap_or(is_at_limit), peak))
     }
 
     /// Looks at the kernel's log for a container that ends: whether there were kills that its counter did not tell of in time.
     pub(super) fn read_logged_kills(&mut self, id: CgroupId, known: &KillContext) -> bool {
         self.take_log(known.now);
-        let count = self.claim_logged(id, known.process, u64::MAX);
-        self.note_kills(id, &known.seen(count, None))
+        let (count, is_at_limit) = self.claim_logged(id, known.process, u64::MAX);
+        self.note_kills(id, &known.seen(count, is_at_limit.unwrap_or(true), None))
     }
 
     fn note_kills(&mut self, id: CgroupId, seen: &SeenKill) -> bool {
@@ -260,9 +268,9 @@ impl VerdictWatch {
         self.logged.retain(|(at, _)| now.saturating_sub(*at) < LOGGED_FOR);
     }
 
-    /// Claims at most `most` logged kills for a container; returns how many.
-    fn claim_logged(&mut self, id: CgroupId, process: Option<u32>, most: u64) -> u64 {
-        let mut claimed = 0;
+    /// Claims at most `most` logged kills for a container; returns how many, and whether the last of them was at its own limit.
+    fn claim_logged(&mut self, id: CgroupId, process: Option<u32>, most: u64) -> (u64, Option<bool>) {
+        let (mut claimed, mut is_at_limit) = (0, None);
         let watched = &self.watched;
         self.logged.retain(|(_, kill)| {
             let is_its = match &kill.cgroup {
@@ -270,10 +278,13 @@ impl VerdictWatch {
                 None => process == Some(kill.pid),
             };
             let is_claimed = is_its && claimed < most;
-            claimed += u64::from(is_claimed);
+            if is_claimed {
+                claimed += 1;
+                is_at_limit = watched.get(&id).map(|watched| kill.is_at_limit_of(&watched.path));
+            }
             !is_claimed
         });
-        claimed
+        (claimed, is_at_limit)
     }
 
     /// The part of the last seconds that its quota held it back, with what it has counted until this one.
@@ -365,6 +376,7 @@ fn subject(group: CgroupId, status: VerdictStatus) -> AlertSubject {
 mod tests {
     use super::*;
     use elbowroom_govern::alert::outbox::Outbox;
+    use elbowroom_linux::memory::FullMemory;
     use elbowroom_types::container::ContainerEngine;
     use elbowroom_types::label::ContainerLabels;
     use elbowroom_types::sample::CgroupSettings;
@@ -400,7 +412,10 @@ mod tests {
             add(&mut watch, id, path, id, 1);
         }
         let at = Micros::secs(9);
-        let logged = |pid, path: Option<&str>| (at, LoggedKill { pid, cgroup: path.map(str::to_owned) });
+        let logged = |pid, path: Option<&str>| {
+            let cgroup = path.map(str::to_owned);
+            (at, LoggedKill { pid, cgroup, full: FullMemory::Cgroup(None) })
+        };
         watch.logged = (0..300).map(|pid| logged(pid, None)).collect();
         let in_cgroups = ["/elbowroom-test-none/web/x", inside, "/elbowroom-test-none"];
         watch.logged.extend(in_cgroups.map(|path| logged(70, Some(path))));
@@ -413,9 +428,33 @@ mod tests {
         let kills = |id| watch.kills_of(CgroupId(id), Micros::secs(9)).map(|kills| kills.count);
         assert_eq!([kills(1), kills(2), kills(3)], [Some(1), Some(1), Some(1)]);
         watch.logged = VecDeque::from([logged(5, None), logged(6, Some(inside))]);
-        assert_eq!(watch.claim_logged(CgroupId(3), None, 1), 1, "its counter told of it");
+        assert_eq!(watch.claim_logged(CgroupId(3), None, 1).0, 1, "its counter told of it");
         let later = at.saturating_add(LOGGED_FOR);
         assert!(!watch.read_logged_kills(CgroupId(2), &context(later, Some(5))), "another process, by now");
+    }
+
+    #[test]
+    fn a_kill_for_a_limit_around_a_container_or_the_hosts_memory_is_not_at_its_own_limit() {
+        let mut watch = VerdictWatch::open().unwrap();
+        watch.log = None;
+        let path = "/elbowroom-test-none/web";
+        let context = KillContext { now: Micros::secs(9), limit: Limit::At(Bytes::mib(512)), process: None };
+        let around = FullMemory::Cgroup(Some("/elbowroom-test-none".to_owned()));
+        let own = FullMemory::Cgroup(Some(path.to_owned()));
+        let elsewhere = "OOM-killed once, at no limit of its own: one around it or the host was full";
+        for (id, full, expect) in [
+            (1, FullMemory::Host, elsewhere),
+            (2, around, elsewhere),
+            (3, own, "OOM-killed once at its limit of 512MiB"),
+        ] {
+            watch.kills = KillLog::default();
+            add(&mut watch, id, path, id, 1);
+            watch.logged =
+                VecDeque::from([(context.now, LoggedKill { pid: 7, cgroup: Some(path.to_owned()), full })]);
+            assert!(watch.read_logged_kills(CgroupId(id), &context));
+            assert_eq!(watch.kills_of(CgroupId(id), context.now).unwrap().sentence(), expect);
+            watch.remove(CgroupId(id), context.now);
+        }
     }
 
     #[test]

@@ -113,7 +113,9 @@ fn dying(facts: &HostFacts) -> Vec<DoctorFinding> {
         return Vec::new();
     }
     let reap = match (facts.version(HierarchyController::Memory), &facts.host.unified) {
-        (Some(ControllerVersion::V2), Some(root)) => write_fix("256M", &format!("{root}/memory.reclaim")),
+        (Some(ControllerVersion::V2), Some(root)) if facts.host.kernel >= (5, 19) => {
+            write_fix("256M", &format!("{root}/memory.reclaim"))
+        }
         _ => manual_fix(&["sync; echo 2 > /proc/sys/vm/drop_caches"]),
     };
     vec![

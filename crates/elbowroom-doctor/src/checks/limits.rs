@@ -11,6 +11,11 @@ fn a_quarter_more(limit: Bytes) -> Bytes {
     whole_mib(limit.saturating_add(Bytes(limit.get() / 4)))
 }
 
+/// Whether it is near a limit of its own. v2 counts in every group around as well what happens at a limit further below.
+fn is_near(group: &CgroupFacts, limit: Bytes) -> bool {
+    group.usage() >= Bytes(Percent::whole(90).of(limit.get()))
+}
+
 fn percent(hundredths: u32) -> String {
     format!("{}.{:02}%", hundredths / 100, hundredths % 100)
 }
@@ -21,7 +26,8 @@ pub(super) const HIGH: DoctorCheck = DoctorCheck {
     pitfall: "memory.high puts processes to sleep",
     reads_v1: "",
     reads_v2: "memory.events high, memory.pressure full avg10, memory.high",
-    threshold: "more than 10 events per second and all tasks in it stopped for memory more than 5 % of the last 10 s",
+    threshold: "more than 10 events per second, use above 90 % of memory.high, and all tasks in it stopped for memory more than 5 % of \
+                the last 10 s",
     reference: "Documentation/admin-guide/cgroup-v2.rst, memory.high; KEP-2570 on livelock before Linux 5.9",
     run: high,
 };
@@ -38,7 +44,7 @@ fn high(facts: &HostFacts) -> Vec<DoctorFinding> {
             let (grown, _) = g.event_counts("high")?;
             let rate = facts.per_second(0, grown);
             let full = g.after.pressure.as_ref()?[2].full.avg10;
-            (rate > 10.0 && full > 500).then(|| {
+            (rate > 10.0 && full > 500 && is_near(g, limit)).then(|| {
                 let to = g.limit("memory.max").unwrap_or(Limit::Max).or(a_quarter_more(limit));
                 DoctorFinding::new(
                     Severity::Warning,
@@ -60,8 +66,8 @@ pub(super) const AT_LIMIT: DoctorCheck = DoctorCheck {
     pitfall: "at the limit, with what cannot be dropped",
     reads_v1: "memory.failcnt, memory.limit_in_bytes, memory.stat; memory.pressure of the unified hierarchy",
     reads_v2: "memory.events max, memory.max, memory.stat, memory.pressure",
-    threshold: "the limit hit more than once per second, less than 10 % of it page cache; waiting for memory more than \
-                1 % of the last 10 s where pressure is known",
+    threshold: "the limit hit more than once per second, use above 90 % of it, less than 10 % of it page cache; waiting for memory more \
+                than 1 % of the last 10 s where pressure is known",
     reference: "Documentation/admin-guide/cgroup-v2.rst, memory.events",
     run: at_limit,
 };
@@ -76,7 +82,7 @@ fn at_limit(facts: &HostFacts) -> Vec<DoctorFinding> {
             let stat = g.stat();
             let gives = stat.inactive_file.saturating_add(stat.active_file);
             let stalled = g.after.pressure.as_ref().map(|p| p[2].some.avg10);
-            if rate < 1.0 || gives > Bytes(limit.get() / 10) || stalled.is_some_and(|s| s < 100) {
+            if rate < 1.0 || !is_near(g, limit) || gives > Bytes(limit.get() / 10) || stalled.is_some_and(|s| s < 100) {
                 return None;
             }
             Some(
@@ -99,7 +105,7 @@ pub(super) const OOM_KILLED: DoctorCheck = DoctorCheck {
     id: "oom-killed",
     pitfall: "processes were killed at a limit",
     reads_v1: "memory.oom_control oom_kill, memory.limit_in_bytes, memory.max_usage_in_bytes",
-    reads_v2: "memory.events oom_kill, memory.max, memory.peak",
+    reads_v2: "memory.events (oom_kill, oom), memory.max, memory.peak",
     threshold: "any kill since the container started; critical between the looks",
     reference: "Documentation/admin-guide/cgroup-v2.rst, memory.events oom_kill",
     run: oom_killed,
@@ -120,9 +126,10 @@ fn oom_killed(facts: &HostFacts) -> Vec<DoctorFinding> {
             )
             .for_cgroup(g.container_name(), &g.path)
             .with_evidence(g.file(HierarchyController::Memory, file), ever);
-            let Some(limit) = g.hard_limit() else {
-                // Without a limit it was a cgroup around it or the host that was full.
-                return Some(found.with_advice("It has no limit of its own: one around it, or the host, was full."));
+            // v2 counts when a limit of its own, or one below it, was why.
+            let is_own = g.event_counts("oom").is_none_or(|(_, ever)| ever > 0);
+            let Some(limit) = g.hard_limit().filter(|_| is_own) else {
+                return Some(found.with_advice("It was at no limit of its own: one around it, or the host, was full."));
             };
             found = found.with_evidence(g.file(HierarchyController::Memory, g.hard_limit_file()), limit);
             Some(found.with_fix(raise_limit(facts, g, a_quarter_more(limit))))

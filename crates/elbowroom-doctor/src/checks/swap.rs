@@ -88,9 +88,10 @@ fn swapped(facts: &HostFacts) -> Vec<DoctorFinding> {
 
 fn at_own_limit(group: &CgroupFacts) -> bool {
     let hit = group.event_counts("max").is_some_and(|(since, _)| since > 0);
-    let full = crate::checks::measures::tightest_own_limit(group)
-        .is_some_and(|(_, limit)| group.usage() >= Bytes(Percent::whole(95).of(limit.get())));
-    hit || full
+    // v2 counts in every group around as well what happens at a limit further below.
+    let part = Percent::whole(if hit { 75 } else { 95 });
+    crate::checks::measures::tightest_own_limit(group)
+        .is_some_and(|(_, limit)| group.usage() >= Bytes(part.of(limit.get())))
 }
 
 /// Whether the host leaves it alone: what remains in swap comes home as it is used.

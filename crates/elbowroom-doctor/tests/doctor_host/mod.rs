@@ -106,7 +106,8 @@ impl Sim {
                 pressure: Some([Pressure::EMPTY; 3]),
                 ..CgroupCounters::default()
             };
-            for key in ["max", "high", "oom", "oom_kill"] {
+            let keys: &[&str] = if v2 { &["max", "high", "oom", "oom_kill"] } else { &["max", "oom_kill"] };
+            for key in keys.iter().copied() {
                 counters.events.insert(key.into(), 0);
             }
         }

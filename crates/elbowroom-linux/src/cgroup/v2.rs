@@ -130,16 +130,26 @@ pub fn io_stat(dir: &CgroupDir<'_>) -> Result<Vec<IoStat>, ReadError> {
     Ok(dir.parse("io.stat", parse_io_stat)?.unwrap_or_default())
 }
 
-/// `259:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0`; iocost and others add words of their own, and a device
-/// that did nothing may have no words at all.
+/// `259:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0`; iocost and others add words of their own. A device that did nothing may
+/// have no words at all, and in Linux 5.15 and 5.16 not even an end of its line: `7:7 7:6 8:0 rbytes=4096` is of 8:0 (block/blk-cgroup.c
+/// `blkcg_print_one_stat`).
 pub fn parse_io_stat(text: &str) -> Result<Vec<IoStat>, Malformed> {
     const EXPECTED: &str = "\"major:minor key=number ...\"";
     let mut rows = Vec::new();
-    for line in text.lines().filter(|line| !line.starts_with(UNKNOWN_DEVICE)) {
-        let mut words = line.split_ascii_whitespace();
-        let device = device_number(words.next().unwrap_or(""), line, EXPECTED)?;
-        let mut row = IoStat { device, ..IoStat::default() };
-        for (key, value) in words.filter_map(|word| word.split_once('=')) {
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace().peekable();
+        let first = *words.peek().unwrap_or(&"");
+        let mut row = match first == UNKNOWN_DEVICE.trim_end() {
+            true => None,
+            false => Some(IoStat { device: device_number(first, line, EXPECTED)?, ..IoStat::default() }),
+        };
+        for word in words.skip(1) {
+            let Some((key, value)) = word.split_once('=') else {
+                rows.extend(row);
+                row = word.parse().ok().map(|device| IoStat { device, ..IoStat::default() });
+                continue;
+            };
+            let Some(row) = row.as_mut() else { continue };
             let slot = match key {
                 "rbytes" => &mut row.rbytes.0,
                 "wbytes" => &mut row.wbytes.0,
@@ -151,7 +161,7 @@ pub fn parse_io_stat(text: &str) -> Result<Vec<IoStat>, Malformed> {
             };
             *slot = number(value, line, EXPECTED)?;
         }
-        rows.push(row);
+        rows.extend(row);
     }
     rows.sort_by_key(|row| row.device);
     Ok(rows)
@@ -257,6 +267,22 @@ mod tests {
         for bad in ["x rbytes=1", "8:0 rbytes=x", ""] {
             assert_eq!(parse_io_stat(&format!("{bad}\n")).unwrap_err().line, bad);
         }
+    }
+
+    #[test]
+    fn a_line_of_io_stat_is_of_its_last_device() {
+        let says = |text: &str| -> Vec<(String, u64)> {
+            let rows = parse_io_stat(text).unwrap().into_iter();
+            rows.map(|row| (row.device.to_string(), row.rbytes.get())).collect()
+        };
+        let of = |device: &str, bytes| (device.to_owned(), bytes);
+        assert_eq!(
+            says("7:7 7:6 8:0 rbytes=9 wbytes=0\n252:0 "),
+            [of("7:6", 0), of("7:7", 0), of("8:0", 9), of("252:0", 0)]
+        );
+        assert_eq!(says("(unknown) rbytes=5 rios=1\n"), []);
+        assert_eq!(says("(unknown) 8:0 rbytes=5\n"), [of("8:0", 5)]);
+        assert_eq!(says("8:0 (unknown) rbytes=5\n"), [of("8:0", 0)]);
     }
 
     #[test]

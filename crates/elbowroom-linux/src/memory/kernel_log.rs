@@ -7,6 +7,7 @@
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 /// The most bytes of a record (kernel/printk/internal.h, `PRINTK_MESSAGE_MAX`; 8192 before Linux 6.3).
 const MAX_RECORD: usize = 8192;
@@ -20,6 +21,27 @@ pub struct LoggedKill {
     pub pid: u32,
     /// Its memory cgroup, as a path from the root of the hierarchy, where the log says so.
     pub cgroup: Option<String>,
+    /// What was full.
+    pub full: FullMemory,
+}
+
+/// Whose memory was full when the kernel killed for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FullMemory {
+    /// The host's.
+    Host,
+    /// That of the cgroup at this path, of which its limit lets in no more; `None` where the log does not say which.
+    Cgroup(Option<String>),
+}
+
+impl LoggedKill {
+    /// Whether the limit of the cgroup at `path`, or of one below it, was reached: not that of one around it, and not the host's memory.
+    pub fn is_at_limit_of(&self, path: &str) -> bool {
+        match &self.full {
+            FullMemory::Host => false,
+            FullMemory::Cgroup(full) => full.as_ref().is_none_or(|full| Path::new(full).starts_with(path)),
+        }
+    }
 }
 
 /// The kernel's log from now on.
@@ -75,17 +97,22 @@ pub fn parse_kill(record: &[u8]) -> Option<LoggedKill> {
     let text = text.lines().next().filter(|_| priority < 8)?;
     if let Some(fields) = text.strip_prefix("oom-kill:constraint=CONSTRAINT_") {
         let mut parts = fields.split(",task_memcg=");
-        let (_, path, None) = (parts.next(), parts.next()?, parts.next()) else { return None };
+        let (Some(before), path, None) = (parts.next(), parts.next()?, parts.next()) else { return None };
         let (path, task) = path.split_once(",task=")?;
         // The task's name may be anything; what follows it are numbers.
         let pid = task.rsplit_once(",pid=")?.1.split(',').next()?.parse().ok()?;
-        return Some(LoggedKill { pid, cgroup: Some(unescaped(path)) });
+        let full = match before.split_once(",oom_memcg=") {
+            Some((_, full)) => FullMemory::Cgroup(Some(unescaped(full))),
+            None => FullMemory::Host,
+        };
+        return Some(LoggedKill { pid, cgroup: Some(unescaped(path)), full });
     }
-    let killed = text
-        .strip_prefix("Memory cgroup out of memory: ")
-        .or_else(|| text.strip_prefix("Out of memory: "))?;
+    let (killed, full) = match text.strip_prefix("Memory cgroup out of memory: ") {
+        Some(killed) => (killed, FullMemory::Cgroup(None)),
+        None => (text.strip_prefix("Out of memory: ")?, FullMemory::Host),
+    };
     let pid = killed.strip_prefix("Killed process ")?.split(' ').next()?.parse().ok()?;
-    Some(LoggedKill { pid, cgroup: None })
+    Some(LoggedKill { pid, cgroup: None, full })
 }
 
 /// Bytes that the log has as `\xHH` (kernel/printk/printk.c, `append_char`).
@@ -130,7 +157,8 @@ mod tests {
             (r"/a\x0ab\xc3\xa4", "/a\nb\u{e4}"),
             (r"/a\xzz\x5", r"/a\xzz\x5"),
         ] {
-            let kill = LoggedKill { pid: 9313, cgroup: Some(said.to_owned()) };
+            let full = FullMemory::Cgroup(Some(said.to_owned()));
+            let kill = LoggedKill { pid: 9313, cgroup: Some(said.to_owned()), full };
             assert_eq!(parse_kill(record(path, "python3").as_bytes()), Some(kill));
         }
         let global = record("/a", "x").replace("oom_memcg=/a", "global_oom").replace("MEMCG", "NONE");
@@ -142,9 +170,31 @@ mod tests {
                 "{task}"
             );
         }
-        for killed in [KILLED, &KILLED.replace("Memory cgroup out", "Out")] {
-            assert_eq!(parse_kill(killed.as_bytes()), Some(LoggedKill { pid: 9313, cgroup: None }));
+        for (killed, full) in [
+            (KILLED, FullMemory::Cgroup(None)),
+            (&KILLED.replace("Memory cgroup out", "Out"), FullMemory::Host),
+        ] {
+            assert_eq!(parse_kill(killed.as_bytes()), Some(LoggedKill { pid: 9313, cgroup: None, full }));
         }
+    }
+
+    #[test]
+    fn a_kill_is_at_the_limit_that_was_full_and_at_no_other() {
+        let at = |full: &str, path| {
+            let record = record("/pod/web/inside", "x").replace("oom_memcg=/pod/web/inside", full);
+            parse_kill(record.as_bytes()).unwrap().is_at_limit_of(path)
+        };
+        for (full, expect) in [
+            ("oom_memcg=/pod/web", true),
+            ("oom_memcg=/pod/web/inside", true),
+            ("oom_memcg=/pod", false),
+            ("oom_memcg=/", false),
+            ("oom_memcg=/pod/web2", false),
+            ("global_oom", false),
+        ] {
+            assert_eq!(at(full, "/pod/web"), expect, "{full}");
+        }
+        assert!(parse_kill(KILLED.as_bytes()).unwrap().is_at_limit_of("/pod/web"), "it does not say which");
     }
 
     #[test]
@@ -170,8 +220,8 @@ mod tests {
         let Some(mut log) = KernelLog::open() else {
             return println!("skipped: the kernel's log cannot be read");
         };
-        let with = |pid| LoggedKill { pid, cgroup: Some("/a".to_owned()) };
-        let without = |pid| LoggedKill { pid, cgroup: None };
+        let with = |pid| LoggedKill { pid, cgroup: Some("/a".to_owned()), full: FullMemory::Host };
+        let without = |pid| LoggedKill { pid, cgroup: None, full: FullMemory::Host };
         let told = [with(1), without(1), without(2), without(2), with(3), without(4), without(3)];
         assert_eq!(told.map(|kill| log.is_first_of(&kill)), [true, false, true, true, true, true, true]);
     }

@@ -22,7 +22,7 @@ mod reader;
 mod reclaim;
 mod transient_limit;
 
-pub use kernel_log::{KernelLog, LoggedKill, parse_kill};
+pub use kernel_log::{FullMemory, KernelLog, LoggedKill, parse_kill};
 pub use oom_watch::{OomCounter, OomNotice, OomWatch};
 pub use reader::MemoryReader;
 pub use reclaim::{MemoryActuator, ReclaimMethod, UserLimits};

@@ -33,6 +33,8 @@ pub struct OomNotice {
 pub struct OomCounter {
     /// Processes that the kernel killed for memory since the cgroup was made: `oom_kill`.
     pub kills: u64,
+    /// How often its own limit, or one below it, was why: `oom`. v1 does not count that.
+    pub at_limit: Option<u64>,
     /// The most memory that was charged: v1 `memory.max_usage_in_bytes`, v2 `memory.peak` (since Linux 5.19).
     pub peak: Option<Bytes>,
 }
@@ -152,8 +154,13 @@ impl OomWatch {
             CgroupVersion::V1 => ("memory.oom_control", "memory.max_usage_in_bytes"),
             CgroupVersion::V2 => ("memory.events", "memory.peak"),
         };
-        let kills = keyed_number(dir.read(events).ok()??.as_bytes(), "oom_kill")?;
-        Some(OomCounter { kills, peak: dir.number(peak).ok().flatten().map(Bytes) })
+        let text = dir.read(events).ok()??;
+        let count = |key| keyed_number(text.as_bytes(), key);
+        Some(OomCounter {
+            kills: count("oom_kill")?,
+            at_limit: count("oom"),
+            peak: dir.number(peak).ok().flatten().map(Bytes),
+        })
     }
 }
 
@@ -202,8 +209,11 @@ oom_kill 0
         let host = Fixture::new(V2).unwrap();
         let layout = CgroupLayout::detect(&Root::at(host.path()).unwrap()).unwrap();
         let mut watch = OomWatch::new(layout);
-        assert_eq!(watch.counter("/web"), Some(OomCounter { kills: 2, peak: Some(Bytes(4096)) }));
-        assert_eq!(watch.counter("/old"), Some(OomCounter { kills: 0, peak: None }));
+        assert_eq!(
+            watch.counter("/web"),
+            Some(OomCounter { kills: 2, at_limit: Some(1), peak: Some(Bytes(4096)) })
+        );
+        assert_eq!(watch.counter("/old"), Some(OomCounter { kills: 0, at_limit: None, peak: None }));
         assert_eq!(watch.counter("/none"), None);
         // The fixture's mount point is a path of its own root.
         let file = host.path().join("sys/fs/cgroup/web/memory.events");

@@ -196,14 +196,19 @@ impl Sensor {
         }
     }
 
-    /// Whether some container is kept to a part of the online CPUs.
+    /// Whether some container is kept to a part of the online CPUs, by itself or with others in a group around it: on v2 that group
+    /// alone may have a cpuset.
     pub(super) fn any_narrow_cpuset(&self) -> bool {
         let online = &self.node.online;
+        let is_narrow = |slot: GroupSlot| {
+            let mut around = std::iter::successors(Some(slot), |slot| self.tree[*slot].parent);
+            let cpus = around.find_map(|slot| self.tree[slot].group.limits.cpuset);
+            cpus.is_some_and(|set| set.intersection(online) != *online)
+        };
         self.layout.index(CgroupController::Cpuset).is_some()
-            && (0..self.tree.slots()).filter_map(|slot| self.tree.get(slot)).any(|entry| {
-                entry.group.container.is_some()
-                    && entry.group.limits.cpuset.is_some_and(|set| set.intersection(online) != *online)
-            })
+            && (0..self.tree.slots())
+                .filter(|slot| self.tree.get(*slot).is_some_and(|entry| entry.group.container.is_some()))
+                .any(is_narrow)
     }
 }
 

@@ -315,6 +315,10 @@ impl Sensor {
         if let Some(node) = self.warnings.ok_or_warn(read_node(&self.root))
             && node != self.node
         {
+            if node.online != self.node.online && !self.tree.is_empty() {
+                // The kernel has changed the effective CPUs of groups, the root's among them, without a word.
+                self.pending.settings.extend(self.tree.subtree(GroupTree::ROOT));
+            }
             self.node = node.clone();
             events.push(HostEvent::Node(node));
         }

@@ -22,7 +22,7 @@ const UNWATCHED_RESCAN: Duration = Duration::from_secs(1);
 pub(super) struct PendingScans {
     pub(super) all: bool,
     listings: BTreeSet<GroupSlot>,
-    settings: BTreeSet<GroupSlot>,
+    pub(super) settings: BTreeSet<GroupSlot>,
     processes: BTreeSet<GroupSlot>,
 }
 
@@ -116,6 +116,10 @@ impl Sensor {
                     "cgroup.procs" | "tasks" | "cgroup.events" => drop(chores.processes.insert(slot)),
                     // Turns controllers, and with them files, of the children on or off.
                     "cgroup.subtree_control" => chores.settings.extend(&self.tree[slot].children),
+                    // A partition takes its CPUs from the groups around it, and those below them.
+                    "cpuset.cpus.partition" | "cpuset.cpus.exclusive" => {
+                        chores.settings.extend(self.tree.subtree(GroupTree::ROOT));
+                    }
                     // A cpuset takes effect on everything below it.
                     name if name.starts_with("cpuset.") => chores.settings.extend(self.tree.subtree(slot)),
                     name if name.starts_with("cpu.") || name.starts_with("memory.") => {

@@ -10,6 +10,10 @@
 //! the first level by weight. Each part, cut at what quota and cpuset let in, is divided among the groups inside, and so on.
 //! Only groups that have processes take part. Limits pass downwards, the tightest one winning.
 //!
+//! The CPUs of a cpuset partition (cgroup v2, `cpuset.cpus.partition`) are no longer among the effective ones of the groups around it
+//! (kernel/cgroup/cpuset.c `update_parent_effective_cpumask`). They count for those groups all the same: what is divided below a group
+//! lies on them too.
+//!
 //! # Terminology
 //! A *place* is a cgroup in the tree of competition, its *entitlement* what follows from all places. Place 0 is the
 //! machine itself. Weights are the kernel's raw numbers: siblings are on one hierarchy, so theirs are of one kind.
@@ -74,7 +78,7 @@ pub struct CpuEntitlement {
     pub weight_sum: u64,
     /// The tightest quota of it and its ancestors.
     pub quota: Limit<Millicpu>,
-    /// The CPUs it may use: what its cpuset and those of its ancestors have in common.
+    /// The CPUs that it, or a partition below it, may use: what its cpuset and those of its ancestors have in common.
     pub cpus: CpuSet,
 }
 
@@ -93,15 +97,39 @@ pub(crate) fn entitlements(online: &CpuSet, places: &[SchedGroup]) -> Vec<CpuEnt
     for place in places.iter().skip(1) {
         sums[place.parent as usize].add(place);
     }
+    let cpusets = with_partitions(online, places);
     let mut computed: Vec<CpuEntitlement> = Vec::with_capacity(places.len());
     for (i, place) in places.iter().enumerate() {
         let entitlement = match i {
             0 => root_entitlement(online),
-            _ => entitlement(place, &computed[place.parent as usize], &sums[place.parent as usize]),
+            _ => {
+                let place = SchedGroup { cpuset: cpusets[i], ..*place };
+                entitlement(&place, &computed[place.parent as usize], &sums[place.parent as usize])
+            }
         };
         computed.push(entitlement);
     }
     computed
+}
+
+/// The online CPUs of each place's cpuset, with those of partitions below it: of places that have no CPU in common with it.
+fn with_partitions(online: &CpuSet, places: &[SchedGroup]) -> Vec<Option<CpuSet>> {
+    let known = |place: &SchedGroup| Some(place.cpuset?.intersection(online)).filter(|cpus| !cpus.is_empty());
+    let own: Vec<Option<CpuSet>> = places.iter().map(known).collect();
+    let mut all = own.clone();
+    for (i, place) in places.iter().enumerate() {
+        let Some(cpus) = own[i] else { continue };
+        let mut around = place.parent as usize;
+        while around > 0 {
+            if let (Some(above), Some(all)) = (own[around], all[around].as_mut())
+                && above.intersection(&cpus).is_empty()
+            {
+                *all = all.union(&cpus);
+            }
+            around = places[around].parent as usize;
+        }
+    }
+    all
 }
 
 fn root_entitlement(online: &CpuSet) -> CpuEntitlement {
@@ -235,6 +263,26 @@ mod tests {
             SchedGroup { quota: Some(Limit::At(Millicpu(5_000))), cpuset: cpus("2-9"), ..group(1, 100) };
         let got = entitlements(&CpuSet::first_n(16), &[SchedGroup::default(), pod, inner])[2];
         assert_eq!((got.quota, got.cpus), (Limit::At(Millicpu(2_000)), cpus("2-3").unwrap()));
+    }
+
+    #[test]
+    fn a_partition_has_its_cpus_though_the_groups_around_it_lost_them() {
+        // The root's and kubepods' effective CPUs are without those of the pod, which gave all of its own to two containers.
+        let of = |parent, list| SchedGroup { cpuset: cpus(list), ..group(parent, 100) };
+        let pod = SchedGroup { cpuset: None, ..group(2, 100) };
+        let places = [
+            SchedGroup::default(),
+            of(0, "0-11"),
+            of(1, "0-11"),
+            pod,
+            of(3, "12-13"),
+            of(3, "14-15"),
+            of(2, "0-11"),
+        ];
+        let got = entitlements(&CpuSet::first_n(16), &places);
+        let cpus: Vec<String> = got[3..].iter().map(|at| at.cpus.to_string()).collect();
+        assert_eq!(cpus, ["0-15", "12-13", "14-15", "0-11"]);
+        assert_eq!((got[4].cap(), got[6].cap()), (Millicpu(2_000), Millicpu(12_000)));
     }
 
     #[test]
