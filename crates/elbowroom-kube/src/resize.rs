@@ -707,6 +707,7 @@ mod tests {
             let mut pod = pod(limits_of(limits), annotations);
             pod["status"]["qosClass"] = if guaranteed { "Guaranteed" } else { "Burstable" }.into();
             let (mut ladder, mut now, mut last, mut limits) = (ResizeLadder::new(HOLD), Micros::ZERO, None, limits);
+            let mut refused = Vec::new();
             for (pause, memory, cpu, killed, takes) in seconds {
                 now = now.saturating_add(Micros::secs(pause));
                 let asks = [(Resource::Memory, memory), (Resource::Cpu, cpu)];
@@ -714,6 +715,7 @@ mod tests {
                 let orders = ladder.step(now, &asks, &read(&pod), |_| None);
                 prop_assert!(orders.len() <= 1);
                 for order in orders {
+                    prop_assert!(!refused.contains(&order.terms()), "{:?} was refused", order);
                     prop_assert!(last.is_none_or(|last| now.saturating_sub(last) >= PAUSE));
                     last = Some(now);
                     let patch = &order.patch()["spec"]["containers"][0]["resources"];
@@ -729,6 +731,7 @@ mod tests {
                         *limit = to;
                     } else {
                         ladder.refuse(&order);
+                        refused.push(order.terms());
                     }
                 }
                 pod["spec"]["containers"][0]["resources"]["limits"] = limits_of(limits);
