@@ -119,7 +119,8 @@ def test_the_account_only_raises_limits_and_of_pods_of_its_node_that_allow_it(cl
         return cluster.kubectl(*words, kubeconfig=path, check=False).stderr
 
     bound = {"elbowroom.dev/cpu-max": "400m"}
-    alone, bounded = new_pod("alone", limits={"cpu": "100m"}), new_pod("bounded", limits={"cpu": "100m"}, annotations=bound)
+    alone = new_pod("alone", limits={"cpu": "100m"})
+    bounded = new_pod("bounded", limits={"cpu": "100m"}, annotations=bound)
     # The policy counts a moment after it is there.
     eventually(lambda: "only pods of the node that it runs on" in resize(bounded, "100m", "another"), within=30, every=0.5)
     assert "only pods that allow it by an annotation" in resize(alone, "200m")
@@ -180,5 +181,5 @@ def test_helm_and_kustomize_say_the_same(cluster, tmp_path, enabled):
     by_kustomize = built(cluster, KUBERNETES if enabled == "agent" else tmp_path)
     del by_kustomize["Namespace", "elbowroom"]
     assert by_helm == by_kustomize
-    added = {"monitoring": ("PodMonitor", "elbowroom"), "resize": ("ClusterRole", "elbowroom-resize"), "agent": ("DaemonSet", "elbowroom-agent")}
-    assert {part for part, item in added.items() if item in by_helm} == {enabled} - {None}
+    added = {("PodMonitor", "elbowroom"): "monitoring", ("ClusterRole", "elbowroom-resize"): "resize", ("DaemonSet", "elbowroom-agent"): "agent"}
+    assert {part for item, part in added.items() if item in by_helm} == {enabled} - {None}

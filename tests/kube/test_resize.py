@@ -22,7 +22,8 @@ def told(pod, reason):
 
 def test_a_container_at_its_quota_gets_more_cpu_up_to_its_bound_where_that_is_on(cluster, new_pod, speaker):
     bound = {"elbowroom.dev/cpu-max": "125m"}
-    free, bounded = new_pod("free", limits={"cpu": "100m"}, command=BUSY), new_pod("bounded", limits={"cpu": "100m"}, annotations=bound, command=BUSY)
+    free = new_pod("free", limits={"cpu": "100m"}, command=BUSY)
+    bounded = new_pod("bounded", limits={"cpu": "100m"}, annotations=bound, command=BUSY)
     eventually(lambda: free.show()["verdict"]["status"] == bounded.show()["verdict"]["status"] == "throttled", within=30)
     [ignored] = eventually(lambda: told(bounded, "AnnotationIgnored"), within=30)
     assert "a bound of `elbowroom-kube --resize`" in ignored, "by default it is off"
@@ -33,7 +34,8 @@ def test_a_container_at_its_quota_gets_more_cpu_up_to_its_bound_where_that_is_on
     [note] = eventually(lambda: told(bounded, "Resized"), within=20)
     assert "app: cpu limit 100m -> 125m, at most 125m: its quota of 0.1 CPUs holds its threads back" in note, note
     # It is throttled on, which changes nothing any more, and nothing of the other.
-    always(lambda: limit(cluster, bounded, "cpu") == ("125m", "125m") and limit(cluster, free, "cpu") == ("100m", "100m"), during=5, every=0.5)
+    limits = lambda: [limit(cluster, pod, "cpu") for pod in (bounded, free)]
+    always(lambda: limits() == [("125m", "125m"), ("100m", "100m")], during=5, every=0.5)
     assert cluster.get("pod", "bounded")["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
@@ -54,7 +56,8 @@ def test_a_container_that_outgrows_its_memory_limit_gets_more_and_the_rest_of_it
 
 def test_what_the_cluster_refuses_is_told_once_and_left_alone(cluster, new_pod, speaker):
     pod = new_pod("refused", limits={"cpu": "100m"}, annotations={"elbowroom.dev/cpu-max": "2"}, command=BUSY)
-    most = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "most"}, "spec": {"limits": [{"type": "Container", "max": {"cpu": "110m"}}]}}
+    spec = {"limits": [{"type": "Container", "max": {"cpu": "110m"}}]}
+    most = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "most"}, "spec": spec}
     cluster.kubectl("create", "--filename", "-", input=json.dumps(most))
     try:
         assert speaker.stop() == 0

@@ -703,7 +703,8 @@ mod tests {
             seconds in prop::collection::vec((0u64..100, 1u64..1 << 40, 1u64..100_000, any::<bool>(), any::<bool>()), 1..30),
         ) {
             let limits_of = |(memory, cpu): (u64, u64)| json!({"memory": memory.to_string(), "cpu": format!("{cpu}m")});
-            let annotations = json!({"elbowroom.dev/memory-max": format!("{}B", bounds.0), "elbowroom.dev/cpu-max": format!("{}m", bounds.1)});
+            let bounds_of = [format!("{}B", bounds.0), format!("{}m", bounds.1)];
+            let annotations = json!({"elbowroom.dev/memory-max": bounds_of[0], "elbowroom.dev/cpu-max": bounds_of[1]});
             let mut pod = pod(limits_of(limits), annotations);
             pod["status"]["qosClass"] = if guaranteed { "Guaranteed" } else { "Burstable" }.into();
             let (mut ladder, mut now, mut last, mut limits) = (ResizeLadder::new(HOLD), Micros::ZERO, None, limits);
@@ -720,12 +721,12 @@ mod tests {
                     last = Some(now);
                     let patch = &order.patch()["spec"]["containers"][0]["resources"];
                     prop_assert_eq!(patch.get("requests"), guaranteed.then(|| &patch["limits"]));
-                    let text = patch["limits"][order.resource.name()].as_str().unwrap();
+                    let written: BTreeMap<String, Quantity> = serde_json::from_value(patch["limits"].clone()).unwrap();
+                    let to = order.resource.amount(Some(&written)).unwrap();
                     let (limit, bound) = match order.resource {
                         Resource::Memory => (&mut limits.0, bounds.0),
                         Resource::Cpu => (&mut limits.1, bounds.1),
                     };
-                    let to = order.resource.amount(Some(&BTreeMap::from([(order.resource.name().to_owned(), Quantity(text.to_owned()))]))).unwrap();
                     prop_assert!(*limit < to && to <= bound, "{} -> {}, bound {}", limit, to, bound);
                     if takes {
                         *limit = to;
