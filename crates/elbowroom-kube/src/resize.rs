@@ -94,7 +94,8 @@ pub(crate) fn hand_on(key: &str, value: &str) -> bool {
 /// A container that a higher limit would help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ResizeAsk {
-    /// Its identifier.
+    /// Its pod's uid, and its name there: it has another identifier when it was killed and starts again.
+    pod: String,
     container: String,
     resource: Resource,
     /// The limit that would help.
@@ -113,16 +114,19 @@ pub(crate) fn resize_asks(snapshot: &ApiSnapshot) -> Vec<ResizeAsk> {
         alerts.any(|of| of.kind == AlertKind::Overload && of.topic.as_deref() == Some(resource.name()))
     };
     let short = [Resource::Memory, Resource::Cpu].map(|resource| (resource, is_short(resource)));
-    let of_pods = snapshot.containers.iter().filter(|container| container.pod.is_some());
-    let asks = of_pods.filter_map(|container| {
+    let asks = snapshot.containers.iter().filter_map(|container| {
         let (resource, amount) = match container.verdict.raise? {
             RaisedLimit::Memory(limit) => (Resource::Memory, limit.get()),
             RaisedLimit::Cpu(quota) => (Resource::Cpu, quota.get()),
         };
         let has_lent = container.memory.as_ref().is_some_and(|memory| memory.lent > Bytes::ZERO);
         let helps_first = (resource == Resource::Memory && has_lent) || short.contains(&(resource, true));
-        (!helps_first).then(|| ResizeAsk {
-            container: container.id.clone(),
+        if helps_first {
+            return None;
+        }
+        Some(ResizeAsk {
+            pod: container.pod.as_ref()?.uid.clone(),
+            container: container.name.clone()?,
             resource,
             amount,
             killed: container.verdict.status == VerdictStatus::Killed,
@@ -140,7 +144,7 @@ struct ResizeOrder {
     pod: String,
     /// The pod that was looked at: of another version the API server refuses the change, so a user's own is never undone.
     version: String,
-    /// Name and identifier of the container.
+    /// Name of the container, and its identifier, empty before it has one.
     container: String,
     id: String,
     resource: Resource,
@@ -156,15 +160,9 @@ impl ResizeOrder {
     /// What the pod allows `ask`; `None` where that is nothing.
     fn of(pod: &Pod, namespace: Option<&Annotations>, ask: &ResizeAsk) -> Option<Self> {
         let (spec, status, resource) = (pod.spec.as_ref()?, pod.status.as_ref()?, ask.resource);
-        let of_ask = |of: &&ContainerStatus| {
-            of.container_id
-                .as_deref()
-                .and_then(|id| id.split_once("://"))
-                .is_some_and(|(_, id)| id == ask.container)
-        };
-        let name = &status.container_statuses.as_ref()?.iter().find(of_ask)?.name;
-        let container = spec.containers.iter().find(|container| container.name == *name)?;
-        if restarts(container, resource) {
+        let name = ask.container.as_str();
+        let container = spec.containers.iter().find(|container| container.name == name)?;
+        if pod.metadata.uid.as_ref() != Some(&ask.pod) || restarts(container, resource) {
             return None;
         }
         let labels =
@@ -174,13 +172,15 @@ impl ResizeOrder {
         let to = ask.amount.min(bound);
         (to > from).then_some(())?;
         let metadata = &pod.metadata;
+        let of_name = |of: &&ContainerStatus| of.name == name;
+        let id = status.container_statuses.iter().flatten().find(of_name)?.container_id.as_deref();
         Some(Self {
-            uid: metadata.uid.clone()?,
+            uid: ask.pod.clone(),
             namespace: metadata.namespace.clone()?,
             pod: metadata.name.clone()?,
             version: metadata.resource_version.clone()?,
-            container: name.clone(),
-            id: ask.container.clone(),
+            container: name.to_owned(),
+            id: id.and_then(|id| id.split_once("://")).map_or_else(String::new, |(_, id)| id.to_owned()),
             resource,
             from,
             to,
@@ -236,7 +236,7 @@ struct ResizeLadder {
     /// How long a verdict has asked before it counts, but for kills.
     hold: Micros,
     /// Since when, by container.
-    since: BTreeMap<(String, Resource), Micros>,
+    since: BTreeMap<(String, String, Resource), Micros>,
     /// Pods that were changed, or where that was refused.
     pods: BTreeMap<String, ResizedPod>,
 }
@@ -265,7 +265,7 @@ impl ResizeLadder {
         pods: &[Arc<Pod>],
         namespace: impl Fn(&Pod) -> Option<&'a Annotations>,
     ) -> Vec<ResizeOrder> {
-        let key = |ask: &ResizeAsk| (ask.container.clone(), ask.resource);
+        let key = |ask: &ResizeAsk| (ask.pod.clone(), ask.container.clone(), ask.resource);
         self.since.retain(|known, _| asks.iter().any(|ask| key(ask) == *known));
         for ask in asks {
             self.since.entry(key(ask)).or_insert(now);
@@ -411,7 +411,7 @@ mod tests {
 
     fn ask(resource: Resource, amount: u64) -> ResizeAsk {
         let because = "it needs more".to_owned();
-        ResizeAsk { container: "app-id".into(), resource, amount, killed: false, because }
+        ResizeAsk { pod: "u".into(), container: "app".into(), resource, amount, killed: false, because }
     }
 
     fn read(pod: &Value) -> Vec<Arc<Pod>> {
@@ -465,8 +465,11 @@ mod tests {
         check(&pod, None, &memory, Some(both));
         pod["spec"]["containers"][0]["resizePolicy"] = policy("RestartContainer");
         check(&pod, None, &memory, None);
-        pod["status"]["containerStatuses"][0]["name"] = "init".into();
-        check(&pod, None, &memory, None);
+        pod["spec"]["containers"][0]["resizePolicy"] = json!([]);
+        for (of_pod, container) in [("u", "init"), ("u", "side"), ("another", "app")] {
+            let other = ResizeAsk { pod: of_pod.into(), container: container.into(), ..memory.clone() };
+            check(&pod, None, &other, None);
+        }
     }
 
     #[test]
@@ -515,7 +518,7 @@ mod tests {
     }
 
     fn snapshot(verdict: &Verdict, lent: u64, alerts: Value) -> ApiSnapshot {
-        let container = json!({"id": "app-id", "pod": {"uid": "u", "name": "db-0", "namespace": "shop"}, "verdict": verdict,
+        let container = json!({"id": "app-id", "name": "app", "pod": {"uid": "u", "name": "db-0", "namespace": "shop"}, "verdict": verdict,
             "memory": {"lent": lent}});
         serde_json::from_value(json!({"containers": [container], "alerts": {"lasting": alerts}})).unwrap()
     }
