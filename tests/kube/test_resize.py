@@ -26,7 +26,7 @@ def test_a_container_at_its_quota_gets_more_cpu_up_to_its_bound_where_that_is_on
     bounded = new_pod("bounded", limits={"cpu": "100m"}, annotations=bound, command=BUSY)
     eventually(lambda: free.show()["verdict"]["status"] == bounded.show()["verdict"]["status"] == "throttled", within=30)
     [ignored] = eventually(lambda: told(bounded, "AnnotationIgnored"), within=30)
-    assert "a bound of `elbowroom-kube --resize`" in ignored, "by default it is off"
+    assert "elbowroom.dev/cpu-max" in ignored, "by default it is off, and that is told"
     always(lambda: limit(cluster, bounded, "cpu") == ("100m", "100m"), during=5, every=0.5)
     assert speaker.stop() == 0
     speaker.start("--resize")

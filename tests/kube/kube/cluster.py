@@ -34,11 +34,16 @@ address = "{home}/containerd.sock"
 sandbox = "{image}"
 [plugins."io.containerd.cri.v1.runtime"]
 restrict_oom_score_adj = true
+[plugins."io.containerd.cri.v1.runtime".cni]
+conf_dir = "{home}/network"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
 BinaryName = "{runc}"
 """
+
+# Without a network the node is not ready; pods of the host's network are never connected to it.
+NETWORK = {"cniVersion": "1.0.0", "name": "none", "plugins": [{"type": "loopback"}]}
 
 CONTROLLERS = [
     "daemonset-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller", "node-lifecycle-controller",
@@ -96,6 +101,8 @@ class Cluster:
     def start_node(self):
         text = CONTAINERD.format(home=self.home, state=STATE, image=IMAGE, runc=ENGINES / "runc")
         (self.home / "containerd.toml").write_text(text)
+        (self.home / "network").mkdir()
+        (self.home / "network/none.conflist").write_text(json.dumps(NETWORK))
         path = {"PATH": f"{ENGINES}:{os.environ['PATH']}"}
         self.spawn(ENGINES / "containerd", "--config", self.home / "containerd.toml", environment=path)
         eventually(lambda: self.ctr("version", check=False).returncode == 0, within=60, every=0.2)
