@@ -2,10 +2,12 @@
 
 import json
 
+import pytest
 from kit.container import meminfo
 from kit.wait import always, eventually
 
 MIB = 1 << 20
+RESIZING = pytest.mark.parametrize("speaker", [["--resize"]], indirect=True)
 BUSY = ("/busybox", "sh", "-c", "while :; do :; done")
 
 
@@ -39,9 +41,8 @@ def test_a_container_at_its_quota_gets_more_cpu_up_to_its_bound_where_that_is_on
     assert cluster.get("pod", "bounded")["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
+@RESIZING
 def test_a_container_that_outgrows_its_memory_limit_gets_more_and_the_rest_of_its_pod_stays(cluster, new_pod, speaker):
-    assert speaker.stop() == 0
-    speaker.start("--resize")
     grows = ("/busybox", "sh", "-c", "/busybox dd if=/dev/zero of=/dev/shm/data bs=1M count=60 && exec /busybox sleep infinity")
     resources = {"cpu": "500m", "memory": "64Mi"}
     pod = new_pod("grows", resources, resources, {"elbowroom.dev/memory-max": "72Mi"}, command=grows)
@@ -54,14 +55,13 @@ def test_a_container_that_outgrows_its_memory_limit_gets_more_and_the_rest_of_it
     assert eventually(lambda: told(pod, "Resized"), within=20)
 
 
+@RESIZING
 def test_what_the_cluster_refuses_is_told_once_and_left_alone(cluster, new_pod, speaker):
-    pod = new_pod("refused", limits={"cpu": "100m"}, annotations={"elbowroom.dev/cpu-max": "2"}, command=BUSY)
     spec = {"limits": [{"type": "Container", "max": {"cpu": "110m"}}]}
     most = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "most"}, "spec": spec}
     cluster.kubectl("create", "--filename", "-", input=json.dumps(most))
     try:
-        assert speaker.stop() == 0
-        speaker.start("--resize")
+        pod = new_pod("refused", limits={"cpu": "100m"}, annotations={"elbowroom.dev/cpu-max": "2"}, command=BUSY)
         [note] = eventually(lambda: told(pod, "ResizeRefused"), within=60)
         assert "cpu limit 100m -> 150m, at most 2000m: " in note and "maximum cpu usage per Container is 110m" in note, note
         # Longer than from one change to the next.
