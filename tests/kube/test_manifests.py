@@ -14,6 +14,11 @@ KUBERNETES = REPOSITORY / "packaging/kubernetes"
 ACCOUNT = "system:serviceaccount:elbowroom:elbowroom"
 
 
+def account(node):
+    """Headers of a request by the account, as a token of a pod on `node` makes it."""
+    return {"Impersonate-User": ACCOUNT, "Impersonate-Extra-authentication.kubernetes.io%2Fnode-name": node}
+
+
 def built(cluster, directory):
     return objects(cluster, cluster.kubectl("kustomize", directory).stdout)
 
@@ -94,8 +99,7 @@ def test_the_account_changes_its_own_node_and_nothing_else(cluster, deployed, tm
         assert "only its own taints" in here("patch", "node", NODE, "--patch", '{"spec": {"providerID": "a://b"}}').stderr
 
     def status(**patch):
-        who = {"Impersonate-User": ACCOUNT, "Impersonate-Extra-authentication.kubernetes.io%2Fnode-name": NODE}
-        return cluster.patch_status(NODE, patch, **who)
+        return cluster.patch(f"nodes/{NODE}/status", {"status": patch}, **account(NODE))
 
     assert status(conditions=[{"type": "ElbowroomOfATest", "status": "True"}]) == ""
     assert status(conditions=[{"type": "ElbowroomOfATest", "$patch": "delete"}]) == ""
@@ -110,19 +114,14 @@ def test_the_account_changes_its_own_node_and_nothing_else(cluster, deployed, tm
 
 def test_the_account_only_raises_limits_and_of_pods_of_its_node_that_allow_it(cluster, resizing, new_pod):
     def resize(pod, cpu, node=NODE):
-        """As the account of a pod on `node`."""
-        path = resizing / "account.conf"
-        extra = {"as-user-extra": {"authentication.kubernetes.io/node-name": [node]}}
-        cluster.write_kubeconfig(path, "admin", **{"as": ACCOUNT}, **extra)
         patch = {"spec": {"containers": [{"name": "app", "resources": {"limits": {"cpu": cpu}}}]}}
-        words = ["patch", "pod", pod.name, "--subresource", "resize", "--patch", json.dumps(patch)]
-        return cluster.kubectl(*words, kubeconfig=path, check=False).stderr
+        return cluster.patch(f"namespaces/default/pods/{pod.name}/resize", patch, **account(node))
 
     bound = {"elbowroom.dev/cpu-max": "400m"}
     alone = new_pod("alone", limits={"cpu": "100m"})
     bounded = new_pod("bounded", limits={"cpu": "100m"}, annotations=bound)
     # The policy counts a moment after it is there.
-    eventually(lambda: "only pods of the node that it runs on" in resize(bounded, "100m", "another"), within=30, every=0.5)
+    eventually(lambda: "only pods of the node that it runs on" in resize(bounded, "101m", "another"), within=30, every=0.5)
     assert "only pods that allow it by an annotation" in resize(alone, "200m")
     assert resize(bounded, "200m") == ""
     assert "only raises limits" in resize(bounded, "150m")
@@ -135,9 +134,9 @@ def test_the_account_only_raises_limits_and_of_pods_of_its_node_that_allow_it(cl
 
 def test_the_daemon_set_may_resize(cluster, resizing, new_pod):
     command = ("/busybox", "sh", "-c", "while :; do :; done")
-    new_pod("busy", limits={"cpu": "100m"}, annotations={"elbowroom.dev/cpu-max": "125m"}, command=command)
+    new_pod("busy", limits={"cpu": "50m"}, annotations={"elbowroom.dev/cpu-max": "60m"}, command=command)
     limit = lambda: cluster.get("pod", "busy")["spec"]["containers"][0]["resources"]["limits"]["cpu"]
-    eventually(lambda: limit() == "125m", within=120, every=0.5)
+    eventually(lambda: limit() == "60m", within=120, every=0.5)
 
 
 def test_prometheus_operator_takes_the_pod_monitor(cluster, tmp_path):

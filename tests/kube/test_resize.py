@@ -23,21 +23,21 @@ def told(pod, reason):
 
 
 def test_a_container_at_its_quota_gets_more_cpu_up_to_its_bound_where_that_is_on(cluster, new_pod, speaker):
-    bound = {"elbowroom.dev/cpu-max": "125m"}
-    free = new_pod("free", limits={"cpu": "100m"}, command=BUSY)
-    bounded = new_pod("bounded", limits={"cpu": "100m"}, annotations=bound, command=BUSY)
+    bound = {"elbowroom.dev/cpu-max": "60m"}
+    free = new_pod("free", limits={"cpu": "50m"}, command=BUSY)
+    bounded = new_pod("bounded", limits={"cpu": "50m"}, annotations=bound, command=BUSY)
     eventually(lambda: free.show()["verdict"]["status"] == bounded.show()["verdict"]["status"] == "throttled", within=30)
     [ignored] = eventually(lambda: told(bounded, "AnnotationIgnored"), within=30)
     assert "elbowroom.dev/cpu-max" in ignored, "by default it is off, and that is told"
-    always(lambda: limit(cluster, bounded, "cpu") == ("100m", "100m"), during=5, every=0.5)
+    always(lambda: limit(cluster, bounded, "cpu") == ("50m", "50m"), during=5, every=0.5)
     assert speaker.stop() == 0
     speaker.start("--resize")
-    eventually(lambda: limit(cluster, bounded, "cpu") == ("125m", "125m"), within=60, every=0.3)
+    eventually(lambda: limit(cluster, bounded, "cpu") == ("60m", "60m"), within=60, every=0.3)
     [note] = eventually(lambda: told(bounded, "Resized"), within=20)
-    assert "app: cpu limit 100m -> 125m, at most 125m: its quota of 0.1 CPUs holds its threads back" in note, note
+    assert "app: cpu limit 50m -> 60m, at most 60m: its quota of 0.05 CPUs holds its threads back" in note, note
     # It is throttled on, which changes nothing any more, and nothing of the other.
     limits = lambda: [limit(cluster, pod, "cpu") for pod in (bounded, free)]
-    always(lambda: limits() == [("125m", "125m"), ("100m", "100m")], during=5, every=0.5)
+    always(lambda: limits() == [("60m", "60m"), ("50m", "50m")], during=5, every=0.5)
     assert cluster.get("pod", "bounded")["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
@@ -57,15 +57,15 @@ def test_a_container_that_outgrows_its_memory_limit_gets_more_and_the_rest_of_it
 
 @RESIZING
 def test_what_the_cluster_refuses_is_told_once_and_left_alone(cluster, new_pod, speaker):
-    spec = {"limits": [{"type": "Container", "max": {"cpu": "110m"}}]}
+    spec = {"limits": [{"type": "Container", "max": {"cpu": "60m"}}]}
     most = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "most"}, "spec": spec}
     cluster.kubectl("create", "--filename", "-", input=json.dumps(most))
     try:
-        pod = new_pod("refused", limits={"cpu": "100m"}, annotations={"elbowroom.dev/cpu-max": "2"}, command=BUSY)
+        pod = new_pod("refused", limits={"cpu": "50m"}, annotations={"elbowroom.dev/cpu-max": "2"}, command=BUSY)
         [note] = eventually(lambda: told(pod, "ResizeRefused"), within=60)
-        assert "cpu limit 100m -> 150m, at most 2000m: " in note and "maximum cpu usage per Container is 110m" in note, note
+        assert "cpu limit 50m -> 80m, at most 2000m: " in note and "maximum cpu usage per Container is 60m" in note, note
         # Longer than from one change to the next.
-        always(lambda: len(told(pod, "ResizeRefused")) == 1 and limit(cluster, pod, "cpu") == ("100m", "100m"), during=65, every=2)
+        always(lambda: len(told(pod, "ResizeRefused")) == 1 and limit(cluster, pod, "cpu") == ("50m", "50m"), during=65, every=2)
         assert not any("series" in event for event in pod.events() if event["reason"] == "ResizeRefused")
     finally:
         cluster.kubectl("delete", "limitrange", "most")

@@ -225,11 +225,11 @@ class Cluster:
         done = self.kubectl("get", *words, "--output", "json", check=False)
         return json.loads(done.stdout) if done.returncode == 0 else None
 
-    def patch_status(self, name, patch, **headers):
-        """Patches a node's status without reading it first, which kubectl would do; what the API server says where it refuses."""
+    def patch(self, path, patch, **headers):
+        """Patches an object without reading it first, which kubectl would do; what the API server says where it refuses."""
         headers = {"Authorization": "Bearer admin", "Content-Type": "application/strategic-merge-patch+json", **headers}
-        url = f"https://127.0.0.1:{self.ports['api']}/api/v1/nodes/{name}/status"
-        request = urllib.request.Request(url, json.dumps({"status": patch}).encode(), headers, method="PATCH")
+        url = f"https://127.0.0.1:{self.ports['api']}/api/v1/{path}"
+        request = urllib.request.Request(url, json.dumps(patch).encode(), headers, method="PATCH")
         try:
             with urllib.request.urlopen(request, timeout=30, context=ssl.create_default_context(cafile=self.home / "ca.pem")):
                 return ""
