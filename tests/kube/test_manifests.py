@@ -8,7 +8,7 @@ import pytest
 from conftest import REPOSITORY, binary
 from kit.wait import eventually
 from kube.cluster import ENGINES, KUBE, NODE
-from test_node import ALL_AND_MORE, KEY, conditions, overcommitted, taints
+from test_node import ALL_AND_MORE, KEY, conditions, overcommitted, promise, taints
 
 KUBERNETES = REPOSITORY / "packaging/kubernetes"
 ACCOUNT = "system:serviceaccount:elbowroom:elbowroom"
@@ -68,8 +68,9 @@ def test_the_daemon_set_runs_and_says_what_is_wrong(cluster, deployed, new_pod):
     eventually(lambda: overcommitted(cluster) == "False", within=30, every=0.3)
     pod = new_pod("greedy", requests={"memory": "64Mi"})
     eventually(lambda: pod.show()["labels_by"] == "elbowroom-kube", within=20)
-    pod.annotate(ALL_AND_MORE)
+    promise(pod, ALL_AND_MORE)
     eventually(lambda: taints(cluster) == [f"{KEY}:PreferNoSchedule"], within=60, every=0.3)
+    promise(pod, None)
     [instance] = cluster.get("pods", "--namespace", "elbowroom")["items"]
     assert instance["status"]["containerStatuses"][0]["restartCount"] == 0
     cluster.kubectl("delete", "daemonset", "elbowroom", "--namespace", "elbowroom")
