@@ -104,9 +104,9 @@ class Speaker:
 
 
 @pytest.fixture
-def speaker(cluster, agent, scratch):
+def speaker(cluster, agent, scratch, request):
     made = Speaker(cluster, agent.run_dir, scratch / "speaker.log")
-    yield made.start()
+    yield made.start(*getattr(request, "param", []))
     if made.process.poll() is None:
         assert made.stop() == 0, made.log.read_text()
 

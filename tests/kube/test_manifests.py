@@ -8,10 +8,15 @@ import pytest
 from conftest import REPOSITORY, binary
 from kit.wait import eventually
 from kube.cluster import ENGINES, KUBE, NODE
-from test_node import ALL_AND_MORE, KEY, conditions, overcommitted, taints
+from test_node import ALL_AND_MORE, KEY, conditions, overcommitted, promise, taints
 
 KUBERNETES = REPOSITORY / "packaging/kubernetes"
 ACCOUNT = "system:serviceaccount:elbowroom:elbowroom"
+
+
+def account(node):
+    """Headers of a request by the account, as a token of a pod on `node` makes it."""
+    return {"Impersonate-User": ACCOUNT, "Impersonate-Extra-authentication.kubernetes.io%2Fnode-name": node}
 
 
 def built(cluster, directory):
@@ -31,19 +36,27 @@ def objects(cluster, manifests):
 
 @pytest.fixture
 def deployed(cluster, agent, tmp_path):
+    yield from deploy(cluster, agent, tmp_path, ["--hold=1s", "--linger=3s"])
+
+
+@pytest.fixture
+def resizing(cluster, agent, tmp_path):
+    """The same with the component `resize`."""
+    yield from deploy(cluster, agent, tmp_path, ["--hold=1s", "--linger=3s", "--resize"], "resize")
+
+
+def deploy(cluster, agent, tmp_path, args, *components):
     """The base, with what a test has elsewhere: a run directory, and no network between pods and the API server."""
     cluster.load("docker.io/library/elbowroom:0.1.0", binary("ELBOWROOM_KUBE", "elbowroom-kube"))
     spec = "/spec/template/spec"
     elsewhere = [
         {"op": "add", "path": f"{spec}/hostNetwork", "value": True},
         {"op": "replace", "path": f"{spec}/volumes/0/hostPath/path", "value": str(agent.run_dir)},
-        {"op": "replace", "path": f"{spec}/containers/0/args", "value": ["--hold=1s", "--linger=3s"]},
+        {"op": "replace", "path": f"{spec}/containers/0/args", "value": args},
         {"op": "add", "path": f"{spec}/containers/0/env/-", "value": {"name": "KUBERNETES_SERVICE_HOST", "value": "127.0.0.1"}},
         {"op": "add", "path": f"{spec}/containers/0/env/-", "value": {"name": "KUBERNETES_SERVICE_PORT", "value": str(cluster.ports["api"])}},
     ]  # fmt: skip
-    subprocess.run(["cp", "-r", KUBERNETES / "base", tmp_path / "own"], check=True)
-    patch = {"target": {"kind": "DaemonSet"}, "patch": json.dumps(elsewhere)}
-    (tmp_path / "kustomization.yaml").write_text(json.dumps({"resources": ["own"], "patches": [patch]}))
+    overlay(tmp_path, *components, patches=[{"target": {"kind": "DaemonSet"}, "patch": json.dumps(elsewhere)}])
     cluster.kubectl("apply", "--kustomize", tmp_path)
     yield tmp_path
     cluster.kubectl("delete", "--kustomize", tmp_path, "--ignore-not-found", timeout=120)
@@ -55,8 +68,9 @@ def test_the_daemon_set_runs_and_says_what_is_wrong(cluster, deployed, new_pod):
     eventually(lambda: overcommitted(cluster) == "False", within=30, every=0.3)
     pod = new_pod("greedy", requests={"memory": "64Mi"})
     eventually(lambda: pod.show()["labels_by"] == "elbowroom-kube", within=20)
-    pod.annotate(ALL_AND_MORE)
+    promise(pod, ALL_AND_MORE)
     eventually(lambda: taints(cluster) == [f"{KEY}:PreferNoSchedule"], within=60, every=0.3)
+    promise(pod, None)
     [instance] = cluster.get("pods", "--namespace", "elbowroom")["items"]
     assert instance["status"]["containerStatuses"][0]["restartCount"] == 0
     cluster.kubectl("delete", "daemonset", "elbowroom", "--namespace", "elbowroom")
@@ -86,8 +100,7 @@ def test_the_account_changes_its_own_node_and_nothing_else(cluster, deployed, tm
         assert "only its own taints" in here("patch", "node", NODE, "--patch", '{"spec": {"providerID": "a://b"}}').stderr
 
     def status(**patch):
-        who = {"Impersonate-User": ACCOUNT, "Impersonate-Extra-authentication.kubernetes.io%2Fnode-name": NODE}
-        return cluster.patch_status(NODE, patch, **who)
+        return cluster.patch(f"nodes/{NODE}/status", {"status": patch}, **account(NODE))
 
     assert status(conditions=[{"type": "ElbowroomOfATest", "status": "True"}]) == ""
     assert status(conditions=[{"type": "ElbowroomOfATest", "$patch": "delete"}]) == ""
@@ -100,45 +113,73 @@ def test_the_account_changes_its_own_node_and_nothing_else(cluster, deployed, tm
     assert here("get", "pods", "--all-namespaces").returncode == 0
 
 
+def test_the_account_only_raises_limits_and_of_pods_of_its_node_that_allow_it(cluster, resizing, new_pod):
+    def resize(pod, cpu, node=NODE):
+        patch = {"spec": {"containers": [{"name": "app", "resources": {"limits": {"cpu": cpu}}}]}}
+        return cluster.patch(f"namespaces/default/pods/{pod.name}/resize", patch, **account(node))
+
+    bound = {"elbowroom.dev/cpu-max": "400m"}
+    alone = new_pod("alone", limits={"cpu": "100m"})
+    bounded = new_pod("bounded", limits={"cpu": "100m"}, annotations=bound)
+    # The policy counts a moment after it is there.
+    eventually(lambda: "only pods of the node that it runs on" in resize(bounded, "101m", "another"), within=30, every=0.5)
+    assert "only pods that allow it by an annotation" in resize(alone, "200m")
+    assert resize(bounded, "200m") == ""
+    assert "only raises limits" in resize(bounded, "150m")
+    cluster.kubectl("annotate", "namespace", "default", "elbowroom.dev/memory-max.app=1Gi")
+    try:
+        eventually(lambda: resize(alone, "200m") == "", within=20)
+    finally:
+        cluster.kubectl("annotate", "namespace", "default", "elbowroom.dev/memory-max.app-")
+
+
+def test_the_daemon_set_may_resize(cluster, resizing, new_pod):
+    command = ("/busybox", "sh", "-c", "while :; do :; done")
+    new_pod("busy", limits={"cpu": "50m"}, annotations={"elbowroom.dev/cpu-max": "60m"}, command=command)
+    limit = lambda: cluster.get("pod", "busy")["spec"]["containers"][0]["resources"]["limits"]["cpu"]
+    eventually(lambda: limit() == "60m", within=120, every=0.5)
+
+
 def test_prometheus_operator_takes_the_pod_monitor(cluster, tmp_path):
     crd = KUBE.parent / "podmonitors.yaml"
     cluster.kubectl("apply", "--server-side", "--filename", crd)
     cluster.kubectl("wait", "--for=condition=Established", "--filename", crd)
-    overlay = monitored(tmp_path)
-    cluster.kubectl("apply", "--filename", overlay / "own/namespace.yaml")
+    overlay(tmp_path, "monitoring")
+    cluster.kubectl("apply", "--filename", tmp_path / "own/namespace.yaml")
     try:
-        done = cluster.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "--kustomize", overlay)
+        done = cluster.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "--kustomize", tmp_path)
         assert "podmonitor.monitoring.coreos.com/elbowroom serverside-applied" in done.stdout, done.stdout
-        made = built(cluster, overlay)
+        made = built(cluster, tmp_path)
         job = made["PodMonitor", "elbowroom"]["spec"]["jobLabel"]
         labels = made["DaemonSet", "elbowroom"]["spec"]["template"]["metadata"]["labels"]
         assert f'up{{job="{labels[job]}"}}' in (REPOSITORY / "packaging/prometheus/elbowroom.rules.yml").read_text()
     finally:
-        cluster.kubectl("delete", "--filename", overlay / "own/namespace.yaml")
+        cluster.kubectl("delete", "--filename", tmp_path / "own/namespace.yaml")
 
 
-def monitored(directory):
-    """A kustomization of the base and the component."""
-    for name, source in (("own", "base"), ("monitoring", "monitoring")):
+def overlay(directory, *components, **more):
+    """Makes a kustomization of the base and components."""
+    for name, source in (("own", "base"), *((name, name) for name in components)):
         subprocess.run(["cp", "-r", KUBERNETES / source, directory / name], check=True)
-    (directory / "kustomization.yaml").write_text(json.dumps({"resources": ["own"], "components": ["monitoring"]}))
-    return directory
+    (directory / "kustomization.yaml").write_text(json.dumps({"resources": ["own"], "components": components, **more}))
 
 
-@pytest.mark.parametrize(("enabled", "agent"), [(False, False), (True, False), (False, True)])
-def test_helm_and_kustomize_say_the_same(cluster, tmp_path, enabled, agent):
+@pytest.mark.parametrize("enabled", [None, "monitoring", "resize", "agent"])
+def test_helm_and_kustomize_say_the_same(cluster, tmp_path, enabled):
     if not (ENGINES / "helm").exists():
         pytest.skip("needs helm: run 'tools/setup kube'")
     words = [ENGINES / "helm", "template", "elbowroom", KUBERNETES / "helm/elbowroom", "--namespace", "elbowroom", "--kube-version", "1.36"]
-    words += ["--set", f"monitoring.enabled={json.dumps(enabled)},agent.enabled={json.dumps(agent)}"]
+    words += ["--set", ",".join(f"{part}.enabled={json.dumps(part == enabled)}" for part in ("monitoring", "resize", "agent"))]
     rendered = subprocess.run(words, capture_output=True, text=True)
     assert rendered.returncode == 0, rendered.stderr
     crd = KUBE.parent / "podmonitors.yaml"
     cluster.kubectl("apply", "--server-side", "--filename", crd)
     cluster.kubectl("wait", "--for=condition=Established", "--filename", crd)
     by_helm = objects(cluster, rendered.stdout)
-    by_kustomize = built(cluster, monitored(tmp_path) if enabled else KUBERNETES if agent else KUBERNETES / "base")
+    if enabled != "agent":
+        overlay(tmp_path, *([enabled] if enabled else []))
+    by_kustomize = built(cluster, KUBERNETES if enabled == "agent" else tmp_path)
     del by_kustomize["Namespace", "elbowroom"]
     assert by_helm == by_kustomize
-    assert ("PodMonitor", "elbowroom") in by_helm or not enabled
-    assert (("DaemonSet", "elbowroom-agent") in by_helm) == agent
+    added = {("PodMonitor", "elbowroom"): "monitoring", ("ClusterRole", "elbowroom-resize"): "resize", ("DaemonSet", "elbowroom-agent"): "agent"}
+    assert {part for item, part in added.items() if item in by_helm} == {enabled} - {None}

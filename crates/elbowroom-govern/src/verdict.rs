@@ -10,7 +10,7 @@
 use crate::disk::{ContainerDiskStatus, LimitedBy};
 use elbowroom_types::resource_command::{ResourceOwner, ResourceSetting};
 use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu, counted};
-use elbowroom_types::verdict::{Verdict, VerdictStatus};
+use elbowroom_types::verdict::{RaisedLimit, Verdict, VerdictStatus};
 
 /// How long a container counts as killed after the last kill.
 pub const KILLED_FOR: Micros = Micros::secs(120);
@@ -106,13 +106,25 @@ fn more_after_kill(limit: Bytes) -> Bytes {
 }
 
 fn verdict(status: VerdictStatus, reason: String, command: Option<String>) -> Option<Verdict> {
-    Some(Verdict { status, reason, command })
+    Some(Verdict { status, reason, command, raise: None })
+}
+
+/// The same, where a setting helps: its command, and what it raises.
+fn verdict_with(
+    facts: &VerdictFacts<'_>,
+    status: VerdictStatus,
+    reason: String,
+    setting: Option<ResourceSetting>,
+) -> Option<Verdict> {
+    let command = setting.and_then(|setting| facts.owner.command(&setting));
+    let raise = setting.as_ref().and_then(RaisedLimit::of);
+    Some(Verdict { status, reason, command, raise })
 }
 
 fn killed(facts: &VerdictFacts<'_>) -> Option<Verdict> {
     let kills = facts.kills.filter(|kills| kills.count > 0 && kills.ago < KILLED_FOR)?;
-    let more = kills.limit.value().and_then(|limit| raise_memory(facts, limit, more_after_kill(limit)));
-    verdict(VerdictStatus::Killed, kills.sentence(), more)
+    let more = kills.limit.value().map(|limit| raise_memory(facts, limit, more_after_kill(limit)));
+    verdict_with(facts, VerdictStatus::Killed, kills.sentence(), more)
 }
 
 impl MemoryKills {
@@ -151,17 +163,17 @@ fn waiting_memory(facts: &VerdictFacts<'_>) -> Option<Verdict> {
     let part = facts.memory_wait.filter(|part| *part >= MEMORY_WAIT_PART)?;
     let limit =
         facts.memory_limit.value().filter(|limit| facts.memory_need.is_some_and(|need| need > *limit));
-    let (reason, command) = match limit {
+    let (reason, setting) = match limit {
         Some(limit) => (
             format!("waits for memory {} of the time at its limit of {limit}", percent(part)),
-            raise_memory(facts, limit, a_quarter_more(limit)),
+            Some(raise_memory(facts, limit, a_quarter_more(limit))),
         ),
         None => (
             format!("waits for memory {} of the time", percent(part)),
-            facts.memory_need.and_then(|need| facts.owner.command(&ResourceSetting::MemoryReservation(need))),
+            facts.memory_need.map(ResourceSetting::MemoryReservation),
         ),
     };
-    verdict(VerdictStatus::WaitingMemory, reason, command)
+    verdict_with(facts, VerdictStatus::WaitingMemory, reason, setting)
 }
 
 fn waiting_disk(facts: &VerdictFacts<'_>) -> Option<Verdict> {
@@ -191,7 +203,7 @@ fn waiting_cpu(facts: &VerdictFacts<'_>) -> Option<Verdict> {
     }
     let shares = facts.cpu_shares.map(|shares| ResourceSetting::CpuShares(shares.saturating_mul(2)));
     let reason = format!("waits for a CPU {} of the time, which its neighbours use", percent(part));
-    verdict(VerdictStatus::WaitingCpu, reason, shares.and_then(|shares| facts.owner.command(&shares)))
+    verdict_with(facts, VerdictStatus::WaitingCpu, reason, shares)
 }
 
 /// Whether it uses all CPUs that it may: what its threads wait for then is each other.
@@ -214,7 +226,7 @@ fn throttled(facts: &VerdictFacts<'_>) -> Option<Verdict> {
     let reason =
         format!("its quota of {} holds its threads back {lost:.0} ms of every second", counted(quota, "CPU"));
     let more = ResourceSetting::Cpus(more_cpus(quota));
-    verdict(VerdictStatus::Throttled, reason, facts.owner.command(&more))
+    verdict_with(facts, VerdictStatus::Throttled, reason, Some(more))
 }
 
 /// Half as much again, in whole hundredths of a CPU, as systemd has it.
@@ -241,15 +253,15 @@ fn tight(facts: &VerdictFacts<'_>) -> Option<Verdict> {
     let limit = facts.memory_limit.value()?;
     let need = facts.memory_need.filter(|need| *need > limit)?;
     let reason = format!("needs {need} of memory with a tenth to spare, and its limit is {limit}");
-    verdict(VerdictStatus::Tight, reason, raise_memory(facts, limit, a_quarter_more(limit)))
+    verdict_with(facts, VerdictStatus::Tight, reason, Some(raise_memory(facts, limit, a_quarter_more(limit))))
 }
 
 fn a_quarter_more(limit: Bytes) -> Bytes {
     limit.saturating_add(Bytes(limit.get() / 4))
 }
 
-/// The command that gives it `more` than `limit`, and no less than it needs.
-fn raise_memory(facts: &VerdictFacts<'_>, limit: Bytes, more: Bytes) -> Option<String> {
+/// What gives it `more` than `limit`, and no less than it needs.
+fn raise_memory(facts: &VerdictFacts<'_>, limit: Bytes, more: Bytes) -> ResourceSetting {
     let to = whole_mib(more.max(facts.memory_need.unwrap_or_default()));
     let with_swap = match facts.memory_and_swap {
         Some(both) if both.value().is_none_or(|both| to <= both) => None,
@@ -260,7 +272,7 @@ fn raise_memory(facts: &VerdictFacts<'_>, limit: Bytes, more: Bytes) -> Option<S
         }
         _ => Some(Limit::Max),
     };
-    facts.owner.command(&ResourceSetting::MemoryLimit { limit: to, with_swap })
+    ResourceSetting::MemoryLimit { limit: to, with_swap }
 }
 
 fn percent(part: f64) -> String {

@@ -7,6 +7,7 @@ use elbowroom_types::alert::Alert;
 use elbowroom_types::container::Pod;
 use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::unit::Bytes;
+use elbowroom_types::verdict::Verdict;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::Request;
 use hyper::body::Bytes as Body;
@@ -52,6 +53,9 @@ pub(crate) struct ApiContainer {
     pub(crate) labels_by: Option<String>,
     pub(crate) disk: Vec<ApiContainerDisk>,
     pub(crate) memory: Option<ApiContainerMemory>,
+    /// How it is doing; of an agent that says more, what is known here.
+    #[serde(deserialize_with = "verdict_or_ok")]
+    pub(crate) verdict: Verdict,
 }
 
 /// Where a container stands at a disk.
@@ -81,6 +85,11 @@ pub(crate) struct ApiContainerMemory {
 pub(crate) struct ApiAlerts {
     #[serde(deserialize_with = "understood")]
     pub(crate) lasting: Vec<ApiAlert>,
+}
+
+/// A verdict that can be read: a newer agent has words that nothing here waits for.
+fn verdict_or_ok<'de, D: Deserializer<'de>>(from: D) -> Result<Verdict, D::Error> {
+    Ok(serde_json::from_value(Value::deserialize(from)?).unwrap_or_default())
 }
 
 /// Those alerts that can be read: a newer agent has kinds that nothing here waits for.
@@ -236,7 +245,9 @@ mod tests {
         let document: serde_json::Value = serde_json::from_str(document).unwrap();
         for (schema, fields) in [
             ("AgentSnapshot", &["time_unix_ms", "containers", "alerts"][..]),
-            ("ContainerView", &["id", "name", "pod", "labels", "labels_by", "disk", "memory"]),
+            ("ContainerView", &["id", "name", "pod", "labels", "labels_by", "disk", "memory", "verdict"]),
+            ("Verdict", &["status", "reason", "raise"]),
+            ("ContainerMemoryStatus", &["lent"]),
             ("AlertView", &["kind", "severity", "topic", "text", "disk_name", "container", "since_unix_ms"]),
         ] {
             let there = &document["components"]["schemas"][schema]["properties"];

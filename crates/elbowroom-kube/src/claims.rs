@@ -93,14 +93,23 @@ pub(crate) fn pod_labels(
             ClaimPolicy::All => request_labels(requests, tier),
             ClaimPolicy::Annotations | ClaimPolicy::None => BTreeMap::new(),
         };
-        // A namespace's words for a container are for the pods that have one of that name.
-        let by_namespace = namespace.map(|all| annotation_labels(all, &status.name, |_| true));
-        let own = pod.metadata.annotations.as_ref();
-        let by_pod = own.map(|all| annotation_labels(all, &status.name, |of| containers.contains_key(of)));
-        let asked = by_namespace.into_iter().chain(by_pod).flatten().collect();
+        let asked = asked_labels(pod, namespace, &status.name, |of| containers.contains_key(of));
         (id.to_owned(), PodLabels { promised, asked })
     });
     wanted.collect()
+}
+
+/// What the annotations of a pod and its namespace say of the container `name`. `is_other`: whether the pod has one of that name.
+pub(crate) fn asked_labels(
+    pod: &Pod,
+    namespace: Option<&Annotations>,
+    name: &str,
+    is_other: impl Fn(&str) -> bool,
+) -> BTreeMap<String, String> {
+    // A namespace's words for a container are for the pods that have one of that name.
+    let by_namespace = namespace.map(|all| annotation_labels(all, name, |_| true));
+    let by_pod = pod.metadata.annotations.as_ref().map(|all| annotation_labels(all, name, is_other));
+    by_namespace.into_iter().chain(by_pod).flatten().collect()
 }
 
 /// The runtime's identifier of a container that runs: what follows `containerd://`.

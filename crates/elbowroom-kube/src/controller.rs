@@ -5,6 +5,7 @@ use crate::claims::{Annotations, ClaimPolicy, PodLabels, pod_labels};
 use crate::kube_events::{EventDeduplicator, EventKey, EventNotice, snapshot_events};
 use crate::node::{ConditionState, NodeConditions};
 use crate::node_condition::{Latch, LatchTiming, NODE_CONDITIONS};
+use crate::resize::{ResizeAsk, hand_on, resize_asks};
 use crate::{KubeArgs, one_line};
 use anyhow::{Result, bail};
 use elbowroom_types::alert::CLAIMS_TOPIC;
@@ -42,6 +43,8 @@ pub(crate) struct KubeController {
     pub(crate) namespaces_synced: watch::Receiver<bool>,
     pub(crate) conditions: watch::Sender<Option<NodeConditions>>,
     pub(crate) event_queue: mpsc::Sender<EventNotice>,
+    /// What is asked for by verdicts.
+    pub(crate) resize_asks: watch::Sender<Vec<ResizeAsk>>,
 }
 
 impl KubeController {
@@ -66,6 +69,9 @@ impl KubeController {
                         tracing::info!("the agent answers");
                     }
                     self.process_snapshot(now, &snapshot);
+                    if self.args.resize {
+                        self.resize_asks.send_replace(resize_asks(&snapshot));
+                    }
                     // Earlier, what namespaces say would be missing in what is given. Without pods nothing is.
                     if *self.namespaces_synced.borrow() {
                         self.apply_labels(&snapshot).await;
@@ -118,6 +124,7 @@ impl KubeController {
 
     /// The agent did not answer.
     fn on_agent_error(&mut self, now: Micros, error: &anyhow::Error) {
+        self.resize_asks.send_if_modified(|asks| !std::mem::take(asks).is_empty());
         if !std::mem::replace(&mut self.agent_unreachable, true) {
             tracing::warn!(because = one_line(error), "the agent does not answer");
         }
@@ -156,6 +163,10 @@ impl KubeController {
                 let namespace =
                     pod.metadata.namespace.as_deref().and_then(|name| speaking.get(name).copied());
                 pod_labels(pod, namespace, self.args.claims)
+            })
+            .map(|(id, mut labels)| {
+                labels.asked.retain(|key, value| !self.args.resize || hand_on(key, value));
+                (id, labels)
             })
             .collect();
         let there = |id: &String| snapshot.containers.iter().any(|container| container.id == *id);

@@ -106,7 +106,7 @@ fn container_events(container: &ApiContainer, gives: bool) -> Vec<(EventKey, Eve
     capped.chain(memory).chain(ignored).collect()
 }
 
-fn event_content(warning: bool, text: &str) -> EventContent {
+pub(crate) fn event_content(warning: bool, text: &str) -> EventContent {
     let mut note = String::new();
     for c in text.chars().filter(|c| !is_hidden(*c)) {
         if note.len() + c.len_utf8() > MAX_NOTE_BYTES {

@@ -4,6 +4,7 @@
 //!  agent, api.sock ──► Snapshot ─┬─► node_condition::Latch ─► node conditions, taints
 //!                                └─► kube_events::EventDeduplicator ─► Events
 //!  API server, watch ──► Pod ────► claims::pod_labels ────► agent, agent.sock: labels
+//!  agent, api.sock ──► verdicts ─► resize::ResizeLadder ──► API server: pods/resize, with --resize
 //! ```
 //!
 //! Everything is told again as long as it is not so: a process that is killed and started anew, here or there, changes nothing.
@@ -15,6 +16,7 @@ mod kube_events;
 mod node;
 mod node_condition;
 mod quantity;
+mod resize;
 mod run;
 
 use anyhow::{Context, Result};
@@ -51,6 +53,9 @@ pub(crate) struct KubeArgs {
     /// Which requests and annotations of pods become claims on the node.
     #[arg(long, value_enum, default_value = "all")]
     claims: claims::ClaimPolicy,
+    /// Raise the limits of containers that need more, up to their pods' annotations elbowroom.dev/memory-max and cpu-max.
+    #[arg(long)]
+    resize: bool,
 }
 
 fn main() -> ExitCode {

@@ -6,6 +6,7 @@ use crate::controller::{KubeController, has_container};
 use crate::kube_events::{EventDeduplicator, EventNotice};
 use crate::node::{HEARTBEAT, NodeConditions, NodeObject};
 use crate::node_condition::{Latch, LatchTiming, NODE_CONDITIONS};
+use crate::resize::resize_pods;
 use crate::{KubeArgs, one_line};
 use anyhow::{Context, Result, bail};
 use elbowroom_types::unit::Micros;
@@ -54,6 +55,7 @@ pub(crate) async fn run(args: KubeArgs) -> Result<()> {
     let (heard, hears) = watch::channel(false);
     let (word, words) = watch::channel(None);
     let (notices, queue) = mpsc::channel(EVENT_QUEUE);
+    let (asks, asked) = watch::channel(Vec::new());
     let mut look = KubeController {
         agent: AgentClient::at(&args.run_dir),
         rule: LatchTiming { hold: args.hold, linger: args.linger },
@@ -69,17 +71,21 @@ pub(crate) async fn run(args: KubeArgs) -> Result<()> {
         namespaces_synced: hears,
         conditions: word,
         event_queue: notices,
+        resize_asks: asks,
         args,
     };
     let pods = watch_pods(client.clone(), &node.name, writer);
     let spaces = watch_namespaces(client.clone(), namespace_writer, heard);
     let told = update_node(node.clone(), words);
+    let (events_of, stores) = (look.event_queue.clone(), (look.pods.clone(), look.namespaces.clone()));
+    let resized = resize_pods(client.clone(), stores, asked, events_of, look.rule.hold);
     let events = send_events(client, node.name.clone(), look.pods.clone(), queue);
     let ended = tokio::select! {
         () = pods => bail!("the watch of pods ended"),
         () = spaces => bail!("the watch of namespaces ended"),
         () = told => bail!("conditions and taints of the node are not written any more"),
         () = events => bail!("events are not sent any more"),
+        () = resized => bail!("pods are not resized any more"),
         ended = look.run_loop() => ended,
         _ = term.recv() => Ok(()),
         _ = int.recv() => Ok(()),
@@ -131,6 +137,7 @@ fn keep_used(pod: &mut Pod) {
     let bare = |of: &Container| Container {
         name: of.name.clone(),
         resources: of.resources.clone(),
+        resize_policy: of.resize_policy.clone(),
         ..Container::default()
     };
     let bare = |all: &[Container]| all.iter().take(MAX_CONTAINERS).map(bare).collect();

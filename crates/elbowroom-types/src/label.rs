@@ -12,6 +12,7 @@
 //! | `elbowroom.dev/seccomp` | `on`, `off`: whether its system calls are answered too |
 //! | `elbowroom.dev/probe` | a probe on one line |
 //! | `elbowroom.dev/java`, `openmp`, `libc` | `on`, `off`: what is loaded into programs that read no file |
+//! | `elbowroom.dev/memory-max`, `cpu-max` | bounds of `elbowroom-kube --resize`, which reads them itself |
 //!
 //! Labels come from users who may create containers: what is not understood is kept by name and told, never guessed.
 
@@ -276,6 +277,10 @@ impl ContainerLabels {
             }
             "memory-saving" => self.memory_saving = Some(parse_switch(value)?),
             "disk-reservation" => self.disk_reservation = Some(parse_disk_reservation(value)?),
+            // What it can read it does not hand on.
+            "memory-max" | "cpu-max" => {
+                return Err("a bound of `elbowroom-kube --resize`, which is off or cannot read it".into());
+            }
             _ => return Err("there is no such label".into()),
         }
         Ok(())
@@ -415,6 +420,7 @@ mod tests {
             ("memory-saving", "yes", "write on or off"),
             ("disk-reservation", "rbps=5", "rbps"),
             ("reservation", "2GiB", "there is no such label"),
+            ("memory-max", "2GiB", "`elbowroom-kube --resize`"),
         ] {
             let labels = read(key, value);
             let [sentence] = &labels.ignored[..] else { panic!("{key} {value}: {labels:?}") };

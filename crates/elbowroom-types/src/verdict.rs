@@ -1,5 +1,7 @@
 //! One word for how a container is doing, with one sentence and one command: the same in every table, page, alert and metric.
 
+use crate::resource_command::ResourceSetting;
+use crate::unit::{Bytes, Millicpu};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -77,6 +79,28 @@ impl fmt::Display for VerdictStatus {
     }
 }
 
+/// A limit of a container's own that holds it back, with the value that would help it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum RaisedLimit {
+    /// Its memory limit, in bytes.
+    Memory(Bytes),
+    /// Its CPU quota, in thousandths of a CPU.
+    Cpu(Millicpu),
+}
+
+impl RaisedLimit {
+    /// The limit that a setting raises; `None` where it is no limit.
+    pub const fn of(setting: &ResourceSetting) -> Option<Self> {
+        match setting {
+            ResourceSetting::MemoryLimit { limit, .. } => Some(Self::Memory(*limit)),
+            ResourceSetting::Cpus(cpus) => Some(Self::Cpu(*cpus)),
+            _ => None,
+        }
+    }
+}
+
 /// How a container is doing, why, and what helps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -87,12 +111,16 @@ pub struct Verdict {
     pub reason: String,
     /// A command that helps, of the tool that made the container; `None` where no command does.
     pub command: Option<String>,
+    /// The same for programs, where a higher limit helps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raise: Option<RaisedLimit>,
 }
 
 impl Default for Verdict {
     /// Nothing is wrong.
     fn default() -> Self {
-        Self { status: VerdictStatus::Ok, reason: "it gets what it asks for".to_owned(), command: None }
+        let reason = "it gets what it asks for".to_owned();
+        Self { status: VerdictStatus::Ok, reason, command: None, raise: None }
     }
 }
 

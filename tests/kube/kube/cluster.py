@@ -34,11 +34,16 @@ address = "{home}/containerd.sock"
 sandbox = "{image}"
 [plugins."io.containerd.cri.v1.runtime"]
 restrict_oom_score_adj = true
+[plugins."io.containerd.cri.v1.runtime".cni]
+conf_dir = "{home}/network"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
 BinaryName = "{runc}"
 """
+
+# Without a network the node is not ready; pods of the host's network are never connected to it.
+NETWORK = {"cniVersion": "1.0.0", "name": "none", "plugins": [{"type": "loopback"}]}
 
 CONTROLLERS = [
     "daemonset-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller", "node-lifecycle-controller",
@@ -96,6 +101,8 @@ class Cluster:
     def start_node(self):
         text = CONTAINERD.format(home=self.home, state=STATE, image=IMAGE, runc=ENGINES / "runc")
         (self.home / "containerd.toml").write_text(text)
+        (self.home / "network").mkdir()
+        (self.home / "network/none.conflist").write_text(json.dumps(NETWORK))
         path = {"PATH": f"{ENGINES}:{os.environ['PATH']}"}
         self.spawn(ENGINES / "containerd", "--config", self.home / "containerd.toml", environment=path)
         eventually(lambda: self.ctr("version", check=False).returncode == 0, within=60, every=0.2)
@@ -218,11 +225,11 @@ class Cluster:
         done = self.kubectl("get", *words, "--output", "json", check=False)
         return json.loads(done.stdout) if done.returncode == 0 else None
 
-    def patch_status(self, name, patch, **headers):
-        """Patches a node's status without reading it first, which kubectl would do; what the API server says where it refuses."""
+    def patch(self, path, patch, **headers):
+        """Patches an object without reading it first, which kubectl would do; what the API server says where it refuses."""
         headers = {"Authorization": "Bearer admin", "Content-Type": "application/strategic-merge-patch+json", **headers}
-        url = f"https://127.0.0.1:{self.ports['api']}/api/v1/nodes/{name}/status"
-        request = urllib.request.Request(url, json.dumps({"status": patch}).encode(), headers, method="PATCH")
+        url = f"https://127.0.0.1:{self.ports['api']}/api/v1/{path}"
+        request = urllib.request.Request(url, json.dumps(patch).encode(), headers, method="PATCH")
         try:
             with urllib.request.urlopen(request, timeout=30, context=ssl.create_default_context(cafile=self.home / "ca.pem")):
                 return ""

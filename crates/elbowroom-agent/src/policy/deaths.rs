@@ -64,6 +64,8 @@ impl KillRecord {
             status: VerdictStatus::Killed,
             reason: self.kills(now).sentence(),
             command: self.command.clone(),
+            // The next look at the container says it, where it runs.
+            raise: None,
         }
     }
 

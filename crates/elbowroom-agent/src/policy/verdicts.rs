@@ -494,6 +494,7 @@ mod tests {
             status: VerdictStatus::Throttled,
             reason: format!("its quota of {quota} CPUs holds its threads back {lost} ms of every second"),
             command: Some(format!("docker update --cpus {quota}1 web")),
+            raise: None,
         };
         let mut look = |second, verdicts: &[(u64, Verdict)]| {
             let verdicts = verdicts.iter().map(|(id, verdict)| (CgroupId(*id), verdict));

@@ -261,6 +261,7 @@ mod tests {
             status: elbowroom_types::verdict::VerdictStatus::Throttled,
             reason: "its quota of 0.2 CPUs holds its threads back 812 ms of every second".into(),
             command: Some("docker update --cpus 0.3 web".into()),
+            raise: None,
         };
         let text =
             |verdict: &Verdict| report(&HostFacts::default(), Some(verdict), &[], false, PIPED).to_string();

@@ -216,7 +216,7 @@ pub(super) mod tests {
     }
 
     fn bad(status: VerdictStatus, reason: &str) -> Verdict {
-        Verdict { status, reason: reason.into(), command: None }
+        Verdict { status, reason: reason.into(), ..Verdict::default() }
     }
 
     pub(in crate::verbs::top) fn state() -> TopState {
