@@ -18,6 +18,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 UNIT = REPOSITORY / "packaging/podman/elbowroom.container"
 MIB = 1 << 20
 NAME = "elbowroom-test-reader"
+STORAGE = """
+[storage]
+driver = "vfs"
+runroot = "/run/containers/storage"
+graphroot = "/run/containers/graph"
+"""
 
 
 def call(*words, check=True):
@@ -33,7 +39,7 @@ def service():
     if not Path("/usr/libexec/podman/quadlet").exists():
         pytest.skip("needs Podman 4.6, for Quadlet: SUITE=trixie tests/vm/systemd tests/live/test_quadlet.py")
     # The guest's own files are on an overlay, which no overlay can be on.
-    Path("/etc/containers/storage.conf").write_text('[storage]\ndriver = "vfs"\nrunroot = "/run/containers/storage"\ngraphroot = "/run/containers/graph"\n')
+    Path("/etc/containers/storage.conf").write_text(STORAGE)
     told = call("podman", "load", "--input", REPOSITORY / os.environ["ELBOWROOM_TEST_IMAGE"])
     assert re.search(r"^Image=(.*)", UNIT.read_text(), re.M).group(1) == re.search(r"Loaded image: (\S+)", told).group(1)
     Path("/etc/containers/systemd").mkdir(exist_ok=True)
@@ -47,7 +53,8 @@ def service():
 
 def test_the_unit_gives_containers_their_views_until_it_is_stopped(service, tmp_path):
     busybox_root(tmp_path / "tree")
-    call("podman", "run", "--detach", "--name", NAME, "--network", "none", "--memory", "300m", "--rootfs", tmp_path / "tree", "/bin/sleep", "1000")
+    limited = ["--detach", "--name", NAME, "--network", "none", "--memory", "300m"]
+    call("podman", "run", *limited, "--rootfs", tmp_path / "tree", "/bin/sleep", "1000")
     total = lambda: meminfo(call("podman", "exec", NAME, "/bin/cat", "/proc/meminfo"))["MemTotal"]
     eventually(lambda: total() == 300 * MIB, within=20)
     assert NAME in call("podman", "exec", "elbowroom", "elbowroom", "list")

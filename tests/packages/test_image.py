@@ -181,6 +181,6 @@ def test_containerd_takes_the_image_of_each_platform(ctr, architecture, tmp_path
 def test_skopeo_takes_the_image_of_each_platform(architecture, images, tmp_path):
     if not shutil.which("skopeo"):
         pytest.skip("needs skopeo, which is not installed: apt install skopeo")
-    words = ["skopeo", "copy", "--quiet", "--insecure-policy", "--override-arch", architecture, f"oci-archive:{ARCHIVE}:{VERSION}", f"dir:{tmp_path}"]
+    words = ["skopeo", "copy", "--insecure-policy", "--override-arch", architecture, f"oci-archive:{ARCHIVE}:{VERSION}", f"dir:{tmp_path}"]
     subprocess.run(words, check=True, capture_output=True, text=True, timeout=120)
     assert json.loads((tmp_path / "manifest.json").read_text()) == images[architecture][0]
