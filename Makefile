@@ -14,12 +14,12 @@ NIGHTLY := $(shell sed -n 's/^nightly=//p' tools/setup)
 STRESS_SECONDS ?= 600
 LAB_ARGS ?=
 PREFIX ?= /usr/local
-# For which machine `make tarball` builds, amd64 or arm64; without it, for this one.
+# For which machine `make tarball` and `make image` build, amd64 or arm64; without it, for this one, the image for both.
 ARCH :=
 export ARCH
 ifneq ($(ARCH),)
-  ifneq ($(filter-out tarball install-only,$(MAKECMDGOALS)),)
-    $(error ARCH=$(ARCH) is for `make tarball`; the rest is made for this machine)
+  ifneq ($(filter-out tarball image install-only,$(MAKECMDGOALS)),)
+    $(error ARCH=$(ARCH) is for `make tarball` and `make image`; the rest is made for this machine)
   endif
 endif
 DESTDIR ?=
@@ -250,15 +250,15 @@ vm-test-arm64: tarball ## the agent of `make tarball ARCH=arm64` in an emulated 
 	@tools/setup vm-arm64
 	tests/vm/arm64
 
-image: dashboard java ## container image of the agent and elbowroom-kube, statically linked, nothing else in it: below target/image
-	@tools/setup tarball
+image: dashboard java ## container image of the agent and elbowroom-kube for amd64 and arm64 (or ARCH), statically linked: below target/image
+	@tools/setup tarball $(filter arm64,$(or $(ARCH),arm64))
 	packaging/image
 
 release: ## packages, tarball, install.sh, image, SBOM, SHA256SUMS of HEAD, below target/dist; RELEASE_KEY=FILE signs; RELEASE_ARGS=--twice builds in two directories and compares
-	@tools/setup release
+	@tools/setup release arm64
 	packaging/release $(RELEASE_ARGS)
 
-package-test: deb rpm ## installs, upgrades, kills and purges the packages in a clean Debian 12 (10 to 15 min); root
+package-test: deb rpm image ## installs, upgrades, kills and purges the packages in a clean Debian 12 (10 to 15 min), looks into the image; root
 	@tools/setup package
 	tests/packages/run $(PYTEST_ARGS)
 

@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -20,6 +21,7 @@ from kit.wait import PATIENCE, always, eventually
 REPOSITORY = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 NAME = "elbowroom-test-agent"
+ARM64_COMPILER = "aarch64-linux-gnu-gcc"
 # Capabilities that docs/guide/install.md names, instead of --privileged. A machine that lacks one itself cannot give it.
 WANTED = "SYS_ADMIN SYS_CHROOT SYS_PTRACE DAC_OVERRIDE DAC_READ_SEARCH KILL SYS_NICE SYS_RESOURCE SYSLOG CHOWN FOWNER SETUID SETGID"
 NUMBERS = {"CHOWN": 0, "DAC_OVERRIDE": 1, "DAC_READ_SEARCH": 2, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7, "SYS_CHROOT": 18,
@@ -31,10 +33,14 @@ RIGHTS = ["--cap-drop", "ALL", *(word for right in WANTED.split() if OWN >> NUMB
 
 @pytest.fixture(scope="module")
 def image(docker_daemon, binary, tmp_path_factory):
-    """The image, as `make image` makes it of static programs, of the program under test."""
-    file = tmp_path_factory.mktemp("image") / "image.tar"
-    runtime = binary.with_name("elbowroom-runtime")
-    subprocess.run([REPOSITORY / "packaging/image", "--libraries", "-o", file, binary, runtime], check=True, capture_output=True)
+    """The image, as `make image` makes it of static programs, of the program under test; and one for arm64, where there is a compiler."""
+    directory = tmp_path_factory.mktemp("image")
+    programs = [binary, binary.with_name("elbowroom-runtime")]
+    if shutil.which(ARM64_COMPILER):
+        programs.append(directory / "elbowroom")
+        subprocess.run([ARM64_COMPILER, "-static", "-x", "c", "-o", programs[-1], "-"], input=b"int main(void) { return 0; }", check=True)
+    file = directory / "image.tar"
+    subprocess.run([REPOSITORY / "packaging/image", "--libraries", "-o", file, *programs], check=True, capture_output=True)
     told = docker_daemon.call("load", "--input", file).stdout
     return re.search(r"Loaded image: (\S+)", told).group(1)
 
@@ -171,3 +177,10 @@ def test_a_container_with_process_ids_of_its_own_is_told_what_it_lacks(docker, i
     for options, expect in ((RIGHTS, "--pid=host"), (["--pid", "host"], "--privileged")):
         done = docker.call("run", "--rm", "--network", "none", *options, image, "agent", check=False)
         assert done.returncode == 2 and expect in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_the_image_of_another_machine_is_loaded_beside_it(docker, image):
+    if not shutil.which(ARM64_COMPILER):
+        pytest.skip(f"needs {ARM64_COMPILER}, which is not installed: tools/setup arm64")
+    machine = lambda name: docker.call("image", "inspect", "--format", "{{.Architecture}}", name).stdout.strip()
+    assert (machine(image), machine(f"{image}-arm64")) == ("amd64", "arm64")

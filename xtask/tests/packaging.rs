@@ -156,7 +156,7 @@ const VERSIONED: [(&str, &str); 13] = [
     ("packaging/kubernetes/helm/elbowroom/Chart.yaml", "\nversion: "),
     ("packaging/kubernetes/helm/elbowroom/Chart.yaml", "appVersion: "),
     ("packaging/kubernetes/helm/elbowroom/values.yaml", "tag: "),
-    ("packaging/podman/elbowroom.container", "Image=localhost/elbowroom:"),
+    ("packaging/podman/elbowroom.container", "Image=docker.io/library/elbowroom:"),
     ("python/pyproject.toml", "\nversion = \""),
 ];
 
