@@ -11,8 +11,8 @@ use super::memory::{ReclaimCost, grew, is_for_the_machine};
 use elbowroom_types::sample::ReclaimCounters;
 use elbowroom_types::unit::Micros;
 
-/// Pages a second beyond twice the usual that are noise: 4 MiB.
-const NOISE: u64 = 1_024;
+/// Pages a second beyond twice the usual that are noise: 1 MiB. A slow disk gives back no more than a few, and they are waited for.
+const NOISE: u64 = 256;
 /// For how long more come back before views fall: a program that starts has its files back sooner.
 const HURTS_AFTER: Micros = Micros::secs(2);
 /// After how long what comes back is usual, whatever views do.
@@ -109,15 +109,15 @@ mod tests {
     #[test]
     fn a_working_set_that_goes_to_the_disk_takes_views_back_within_seconds() {
         let mut looks = Looks::new();
-        assert_eq!(looks.falls(100, 256, true), None, "4 MiB a second is noise");
+        assert_eq!(looks.falls(100, 64, true), None, "1 MiB a second is noise");
         assert!(!looks.many());
-        assert_eq!(looks.falls(100, 257, true), Some(8));
+        assert_eq!(looks.falls(100, 65, true), Some(8));
         // They fell; the neighbour reads its files again, and nothing grows meanwhile.
         assert_eq!(looks.falls(40, 1_000, false), None);
         assert!(looks.many());
         looks.falls(1, 0, false);
         assert!(!looks.many());
-        assert_eq!(looks.falls(100, 257, true), Some(8), "what was lost for a view did not become usual");
+        assert_eq!(looks.falls(100, 65, true), Some(8), "what was lost for a view did not become usual");
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
     fn what_grows_slowly_while_views_give_does_not_become_usual() {
         let mut looks = Looks::new();
         let falls = (0..100).find_map(|step| looks.falls(8, step * 20, true).map(|_| step * 20));
-        assert_eq!(falls, Some(260));
+        assert_eq!(falls, Some(80));
     }
 
     #[test]
