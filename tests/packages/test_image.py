@@ -142,6 +142,21 @@ def test_a_program_that_needs_libraries_is_refused(tmp_path):
     assert done.returncode == 1 and "link it statically" in done.stderr and not (tmp_path / "image.tar").exists()
 
 
+def test_a_releases_sbom_names_what_each_program_is_linked_with():
+    done = subprocess.run([ROOT / "packaging/sbom", "0" * 40], capture_output=True, text=True)
+    if "dpkg-query" in done.stderr:
+        pytest.skip("needs the libraries of a release: tools/setup release")
+    bom = json.loads(done.stdout)
+    linked = {one["ref"]: one["dependsOn"] for one in bom["dependencies"]}
+    todo, found = [bom["metadata"]["component"]["bom-ref"]], set()
+    while todo:
+        found.add(todo.pop())
+        todo += {name for ref in found for name in linked.get(ref, [])} - found
+    # In the agent, and in elbowroom-kube alone.
+    assert {"elbowroom-agent", "elbowroom-kube", "kube-client"} <= {re.match("pkg:[^/]*/(.*)@", ref)[1] for ref in found}
+    assert {one["bom-ref"] for one in bom["components"]} <= found
+
+
 @pytest.fixture(scope="module")
 def ctr(tmp_path_factory):
     """A containerd of our own, asked by `ctr`, with the image of every architecture."""
