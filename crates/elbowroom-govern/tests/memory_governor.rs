@@ -473,7 +473,24 @@ fn what_the_kubelet_protects_is_the_owners_claim_and_no_strangers_work() {
     };
     assert_eq!(reserved("/kubepods.slice/kubepods-pod1.slice/db"), (2, false, true));
     assert_eq!(reserved("/kubepods/burstable/pod1/db"), (2, false, true));
+    assert_eq!(
+        reserved("/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod1.slice/db"),
+        (2, false, true)
+    );
     assert_eq!(reserved("/docker/db"), (1, true, false));
+}
+
+#[test]
+fn what_the_kubelet_may_have_written_over_is_put_in_force_again() {
+    for (path, again) in [("/kubepods/burstable/pod1/db", true), ("/docker/db", false)] {
+        let mut host = Host::new(64, 30);
+        let limits = CgroupSettings { memory_low: Some(At(Bytes(2 * GIB))), ..CgroupSettings::default() };
+        host.usage.push((CgroupId(1), Bytes(3 * GIB)));
+        host.tell_at(1, 0, path, Some("db"), limits);
+        host.pass(60);
+        host.answer(CgroupId(1), OrderKind::Protect, OrderOutcome::Done);
+        assert_eq!(!protections(&host.pass(31)).is_empty(), again, "{path}");
+    }
 }
 
 #[test]

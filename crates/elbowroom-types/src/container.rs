@@ -102,6 +102,11 @@ pub fn claim_for(claims: &[Claim], container: &ContainerIdentity) -> Claim {
     claim
 }
 
+/// Whether a cgroup is the kubelet's, or below one: `kubepods`, `kubepods.slice`, `kubelet-kubepods-burstable.slice`.
+pub fn is_of_kubernetes(path: &str) -> bool {
+    path.split(['/', '-', '.']).any(|word| word == "kubepods")
+}
+
 /// The name people gave it, or the first letters of its identifier as engines print them.
 pub fn display_name(container: &ContainerIdentity) -> String {
     container.name.clone().unwrap_or_else(|| short_id(&container.id))

@@ -16,8 +16,8 @@ from kube.image import IMAGE, archive
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 KUBE, ENGINES = REPOSITORY / ".cache/kube/bin", REPOSITORY / ".cache/engines/bin"
-PROGRAMS = [KUBE / name for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")]
-PROGRAMS += [ENGINES / name for name in ("containerd", "containerd-shim-runc-v2", "ctr", "runc")]
+NODE_PROGRAMS = [KUBE / "kubelet", *(ENGINES / name for name in ("containerd", "containerd-shim-runc-v2", "ctr", "runc"))]
+PROGRAMS = [KUBE / name for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")] + NODE_PROGRAMS
 # Where the agent looks for containerd's containers.
 STATE = Path("/run/containerd")
 NODE = "elbowroom-test"
@@ -51,9 +51,9 @@ CONTROLLERS = [
 ]  # fmt: skip
 
 
-def why_not():
+def why_not(programs=PROGRAMS):
     """Why there can be none here, or None."""
-    missing = [program.name for program in PROGRAMS if not os.access(program, os.X_OK)]
+    missing = [program.name for program in programs if not os.access(program, os.X_OK)]
     if missing:
         return f"{', '.join(missing)}: run 'tools/setup kube'"
     if (STATE / "io.containerd.runtime.v2.task").exists():
@@ -99,6 +99,10 @@ class Cluster:
         return self
 
     def start_node(self):
+        self.start_containerd()
+        self.start_kubelet("--kubeconfig", self.kubeconfig)
+
+    def start_containerd(self):
         text = CONTAINERD.format(home=self.home, state=STATE, image=IMAGE, runc=ENGINES / "runc")
         (self.home / "containerd.toml").write_text(text)
         (self.home / "network").mkdir()
@@ -109,10 +113,12 @@ class Cluster:
         self.load(IMAGE)
         for hierarchy in cgroups():
             hierarchy.mkdir(exist_ok=True)
+
+    def start_kubelet(self, *words):
         (self.home / "kubelet.conf").write_text(json.dumps(self.kubelet_configuration()))
         self.spawn(
-            KUBE / "kubelet", "--config", self.home / "kubelet.conf", "--kubeconfig", self.kubeconfig, "--root-dir",
-            self.home / "kubelet", "--cert-dir", self.home / "kubelet-pki", "--hostname-override", NODE,
+            KUBE / "kubelet", "--config", self.home / "kubelet.conf", "--root-dir", self.home / "kubelet", "--cert-dir",
+            self.home / "kubelet-pki", "--hostname-override", NODE, *words,
         )  # fmt: skip
         eventually(self.is_ready, within=120, every=0.3)
 
@@ -135,7 +141,7 @@ class Cluster:
     def stop(self):
         """Ends every pod, then every program, the last that was started first."""
         if "kubelet" in self.running:
-            self.kubectl("delete", "pods,daemonsets", "--all", "--all-namespaces", "--force", "--grace-period=0", check=False)
+            self.end_pods()
             for container in self.ctr("tasks", "list", "--quiet", check=False).stdout.split():
                 self.ctr("tasks", "kill", "--signal", "SIGKILL", container, check=False)
             eventually(lambda: not populated(), within=60, every=0.2)
@@ -155,6 +161,10 @@ class Cluster:
         unmount_below(self.home)
         unmount_below(STATE)
         shutil.rmtree(STATE, ignore_errors=True)
+
+    def end_pods(self):
+        """Ends what would start containers anew."""
+        self.kubectl("delete", "pods,daemonsets", "--all", "--all-namespaces", "--force", "--grace-period=0", check=False)
 
     def end_shims(self):
         """A shim outlives its containerd: those that are ours have our socket on their command lines."""

@@ -13,7 +13,7 @@ use crate::alert::conditions::Conditions;
 use crate::memory::pool::MemoryCgroupState;
 use elbowroom_types::alert::Alert;
 use elbowroom_types::claim::Claim;
-use elbowroom_types::container::{ContainerEngine, claim_for, display_name};
+use elbowroom_types::container::{ContainerEngine, claim_for, display_name, is_of_kubernetes};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::{
     GroupMemory, MemoryOrder, MemoryTick, NodeMemory, OrderCompletion, OrderKind, OrderOutcome, ProbeUpdate,
@@ -52,11 +52,6 @@ fn user_protection(limits: &CgroupSettings) -> Limit<Bytes> {
     // v1 shows a soft limit that was not set as `max`.
     let soft = limits.memory_soft.and_then(Limit::value).map(Limit::At);
     claimed.or(soft).unwrap_or(Limit::At(Bytes::ZERO))
-}
-
-/// Whether a cgroup is below one of the kubelet's: `kubepods`, or `kubepods.slice`.
-fn is_of_kubernetes(path: &str) -> bool {
-    path.split('/').any(|name| name.starts_with("kubepods"))
 }
 
 impl MemoryGovernor {
@@ -244,8 +239,8 @@ impl MemoryGovernor {
     }
 
     fn on_order_completed(&mut self, done: &OrderCompletion) {
-        // The kubelet writes `memory.low` and `memory.min` itself (MemoryQoS): what it wrote is read as the owner's, and ours is
-        // added to that with the next order.
+        // The kubelet writes `memory.low` and `memory.min` itself (MemoryQoS): what it wrote is the owner's, and ours is added to
+        // that. Where it wrote in the same moment, the next order does.
         let kubelet = self.groups.get(&done.group).is_some_and(|group| is_of_kubernetes(&group.path));
         let Some(member) = self.members.get_mut(&done.group) else { return };
         let later = |wait: Micros| done.now.saturating_add(wait);

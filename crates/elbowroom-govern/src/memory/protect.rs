@@ -46,7 +46,12 @@ pub(super) fn protection_order(member: &mut MemoryMember, now: Micros) -> Option
     };
     // What failed may be in force in part, and is to be put right also when it is to be taken off.
     let failed = matches!(member.protection, ProtectionStatus::Refused | ProtectionStatus::Foreign);
-    if !failed && !differs(member.protect.as_ref(), &protect) {
+    // The kubelet writes what it protects anew every minute (MemoryQoS), also around its containers.
+    let stale = member.is_of_kubernetes
+        && member.protect.is_some_and(|before| {
+            before.low.max(before.min) > Bytes::ZERO && now.saturating_sub(before.at) >= TUNING.refused_retry
+        });
+    if !failed && !stale && !differs(member.protect.as_ref(), &protect) {
         return None;
     }
     if failed {

@@ -233,6 +233,22 @@ impl Leases {
         Ok(outcome)
     }
 
+    /// Takes what another program wrote into a knob for the value from before, where that program has the right to it: the next value of
+    /// ours is set beside it, and not in ten minutes.
+    pub fn adopt(&mut self, knob: &CgroupKnob) {
+        // What the guard put back is not another program's, and is told with the next beat.
+        if self.is_revoked() {
+            return;
+        }
+        self.yielded.remove(knob);
+        if let Some(record) = self.held.get(knob)
+            && knob.read().is_ok_and(|found| !record.ours.contains(&found))
+            && let Some(record) = self.held.remove(knob)
+        {
+            self.ledger.remove(&record);
+        }
+    }
+
     /// Puts the value from before back.
     pub fn release(&mut self, knob: &CgroupKnob) -> LeaseOutcome {
         let Some(record) = self.held.remove(knob) else { return LeaseOutcome::Unchanged };

@@ -70,6 +70,30 @@ fn who_hears_that_leases_were_lost_has_none_that_were_set_since() {
 }
 
 #[test]
+fn what_is_adopted_is_the_value_from_before_and_ours_is_set_beside_it() {
+    let fake = FakeCgroup::new();
+    let mut leases = fake.open();
+    let knob = fake.knob("memory.high");
+    let mut one_more = |leases: &mut Leases| {
+        let more = |before: Limit<u64>| At(before.value().unwrap_or_default() + 1);
+        leases.set_with(&knob, more, CgroupKnob::write, "test").unwrap()
+    };
+    assert_eq!(one_more(&mut leases), LeaseOutcome::Written);
+    knob.write(At(7)).unwrap();
+    assert_eq!(one_more(&mut leases), LeaseOutcome::Foreign { found: At(7) });
+    leases.adopt(&knob);
+    assert_eq!((one_more(&mut leases), knob.read()), (LeaseOutcome::Written, Ok(At(8))));
+    // What is ours is not adopted.
+    leases.adopt(&knob);
+    assert_eq!((one_more(&mut leases), knob.read()), (LeaseOutcome::Unchanged, Ok(At(8))));
+    // Written over, and not noticed yet.
+    knob.write(At(20)).unwrap();
+    leases.adopt(&knob);
+    assert_eq!((one_more(&mut leases), knob.read()), (LeaseOutcome::Written, Ok(At(21))));
+    assert_eq!((leases.release(&knob), knob.read()), (LeaseOutcome::Written, Ok(At(20))));
+}
+
+#[test]
 fn limits_on_disks_are_in_a_ledger_of_their_own_and_under_the_same_guard() {
     let fake = FakeCgroup::new();
     let [high, max] = fake.knobs();

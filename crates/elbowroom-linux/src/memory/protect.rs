@@ -5,8 +5,9 @@
 //! claims of containers below it, because a claim of a container's own user may have had no cover. Parents are raised
 //! before children and lowered after them: no claim of ours is ever without cover.
 
-use crate::cgroup::{CgroupController, CgroupLayout, CgroupVersion};
+use crate::cgroup::{CgroupController, CgroupDir, CgroupLayout, CgroupVersion};
 use crate::lease::{CgroupKnob, KnobError, LeaseError, LeaseOutcome, Leases, UnsetValue};
+use elbowroom_types::container::is_of_kubernetes;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory;
 use elbowroom_types::memory::ReclaimProtection;
@@ -80,7 +81,7 @@ impl ProtectionWriter {
         }
         let mut worst = memory::OrderOutcome::Done;
         for (at, (file, claim)) in PROTECTION_FILES.into_iter().zip([order.low, order.min]).enumerate() {
-            let Some(knob) = CgroupKnob::new(&dir, file, None, UnsetValue::Max) else {
+            let Some(knob) = protection_knob(leases, &dir, path, file) else {
                 self.forget(layout, leases, order.group);
                 return memory::OrderOutcome::Gone;
             };
@@ -140,9 +141,7 @@ impl ProtectionWriter {
         let mut worst = memory::OrderOutcome::Done;
         for group in above {
             let Some((_, dir)) = layout.dir(CgroupController::Memory, group) else { continue };
-            let Some(knob) = CgroupKnob::new(&dir, PROTECTION_FILES[at], None, UnsetValue::Max) else {
-                continue;
-            };
+            let Some(knob) = protection_knob(leases, &dir, group, PROTECTION_FILES[at]) else { continue };
             let sum = self.sum_below(group, at);
             let covers = |user| match add_to_limit(user, sum.added) {
                 Limit::At(all) => Limit::At(all.max(sum.total)),
@@ -179,6 +178,15 @@ impl ProtectionWriter {
 enum WriteOrder {
     TopDown,
     BottomUp,
+}
+
+/// A file of a cgroup. The kubelet's word is its owner's, whenever it writes: with MemoryQoS it does every minute.
+fn protection_knob(leases: &mut Leases, dir: &CgroupDir<'_>, group: &Path, file: &str) -> Option<CgroupKnob> {
+    let knob = CgroupKnob::new(dir, file, None, UnsetValue::Max)?;
+    if group.to_str().is_some_and(is_of_kubernetes) {
+        leases.adopt(&knob);
+    }
+    Some(knob)
 }
 
 /// A value that is the user's own is no lease; asking for it ends ours.
