@@ -123,7 +123,10 @@ fn verdict_with(
 
 fn killed(facts: &VerdictFacts<'_>) -> Option<Verdict> {
     let kills = facts.kills.filter(|kills| kills.count > 0 && kills.ago < KILLED_FOR)?;
-    let more = kills.limit.value().map(|limit| raise_memory(facts, limit, more_after_kill(limit)));
+    let more = kills.limit.value().map(more_after_kill);
+    // It may have been given as much since.
+    let more = more.filter(|more| facts.memory_limit.value().is_none_or(|now| now < *more));
+    let more = kills.limit.value().zip(more).map(|(limit, more)| raise_memory(facts, limit, more));
     verdict_with(facts, VerdictStatus::Killed, kills.sentence(), more)
 }
 
@@ -194,7 +197,9 @@ fn waiting_disk(facts: &VerdictFacts<'_>) -> Option<Verdict> {
 fn waiting_cpu(facts: &VerdictFacts<'_>) -> Option<Verdict> {
     let part =
         facts.cpu_wait.filter(|part| *part >= WAIT_PART && !is_throttled(facts) && !uses_all_cpus(facts))?;
-    if let Some(quota) = facts.quota_around {
+    // A pod's quota is the sum of its containers', and no other than that of its only one.
+    let quota_around = facts.quota_around.filter(|around| facts.cpu_quota.is_none_or(|own| *around < own));
+    if let Some(quota) = quota_around {
         let (of, quota) = (percent(part), counted(quota, "CPU"));
         let reason = format!(
             "waits for a CPU {of} of the time, which its neighbours use or the quota of {quota} around it withholds"
@@ -393,7 +398,12 @@ mod tests {
             Some("docker update --cpu-shares 2048 web"),
         );
         check(
-            VerdictFacts { cpu_wait: Some(0.4), quota_around: Some(Millicpu(1_500)), ..well() },
+            VerdictFacts {
+                cpu_wait: Some(0.4),
+                cpu_quota: None,
+                quota_around: Some(Millicpu(1_500)),
+                ..well()
+            },
             S::WaitingCpu,
             "waits for a CPU 40% of the time, which its neighbours use or the quota of 1.5 CPUs around it withholds",
             None,

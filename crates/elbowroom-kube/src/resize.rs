@@ -157,6 +157,17 @@ struct ResizeOrder {
 }
 
 impl ResizeOrder {
+    /// Whether the pod says what this asked for.
+    fn is_in(&self, pod: &Pod) -> bool {
+        let container = pod
+            .spec
+            .iter()
+            .flat_map(|spec| &spec.containers)
+            .find(|container| container.name == self.container);
+        let limits = container.and_then(|container| container.resources.as_ref()?.limits.as_ref());
+        self.resource.amount(limits) == Some(self.to)
+    }
+
     /// What the pod allows `ask`; `None` where that is nothing.
     fn of(pod: &Pod, namespace: Option<&Annotations>, ask: &ResizeAsk) -> Option<Self> {
         let (spec, status, resource) = (pod.spec.as_ref()?, pod.status.as_ref()?, ask.resource);
@@ -310,7 +321,7 @@ impl ResizeLadder {
         for pod in pods {
             let Some(condition) = condition(pod, "PodResizePending") else { continue };
             let known = pod.metadata.uid.as_ref().and_then(|uid| self.pods.get_mut(uid));
-            let Some(known) = known.filter(|known| !known.is_told) else { continue };
+            let Some(known) = known.filter(|known| !known.is_told && known.last.is_in(pod)) else { continue };
             known.is_told = true;
             let words = [condition.reason.as_deref(), condition.message.as_deref()];
             let text = words.into_iter().flatten().collect::<Vec<_>>().join(": ");
@@ -338,7 +349,7 @@ async fn resize(client: &Client, order: &ResizeOrder) -> ResizeOutcome {
     match tokio::time::timeout(REQUEST_TIMEOUT, asking).await {
         Ok(Ok(_)) => ResizeOutcome::Done,
         // Another writer came in between, or it is busy: the pod is looked at anew.
-        Ok(Err(kube::Error::Api(status))) if !matches!(status.code, 409 | 429 | 500..) => {
+        Ok(Err(kube::Error::Api(status))) if !matches!(status.code, 401 | 408 | 409 | 429 | 500..) => {
             ResizeOutcome::Refused(status.message)
         }
         Ok(Err(error)) => ResizeOutcome::Failed(crate::one_line(&error.into())),
@@ -635,6 +646,8 @@ mod tests {
         let asks = [ResizeAsk { killed: true, ..ask(Resource::Memory, 256 * MIB) }];
         assert_eq!(ladder.step(Micros::ZERO, &asks, &read(&pod), |_| None).len(), 1);
         pod["status"]["conditions"] = deferred;
+        assert_eq!(ladder.pending(&read(&pod)), [], "another's: ours is not in the pod");
+        pod["spec"]["containers"][0]["resources"]["limits"] = json!({"memory": "256Mi"});
         let told = ladder.pending(&read(&pod));
         let note = "app: memory limit 128Mi -> 256Mi, at most 2048Mi: Deferred: Node didn't have enough";
         assert_eq!((told[0].reason().as_str(), told[0].content.note.as_str()), ("ResizePending", note));

@@ -26,6 +26,7 @@ use elbowroom_linux::numa::Numa;
 use elbowroom_linux::root::Root;
 use elbowroom_linux::{Sensor, process, timer};
 use elbowroom_types::id::CgroupId;
+use elbowroom_types::memory::OrderKind;
 use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::Micros;
 use elbowroom_view::rules::{ViewChangeReason, ViewTable};
@@ -319,6 +320,11 @@ impl PolicyLoop {
     pub(super) fn on_limiter_reply(&mut self, reply: LimiterReply) {
         match reply {
             LimiterReply::Memory(done, user) => {
+                if done.what == OrderKind::Reclaim {
+                    // A limit that was lowered for it was put back before the answer: what is read now is the user's.
+                    self.sensor.read_again(done.group);
+                    self.handle_cgroup_changes();
+                }
                 self.memory.on_limiter_reply(&done);
                 let changed = self.pipeline.memory_limits.on_reply(&done, user);
                 self.apply(&[HostEvent::MemoryDone(done)]);

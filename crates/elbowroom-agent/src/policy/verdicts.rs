@@ -45,6 +45,8 @@ struct WatchedContainer {
     tenant: CgroupId,
     name: String,
     path: String,
+    /// The group that is full when its own limit is reached: [`limited_path`].
+    limited_path: String,
     /// Kills that its counter had when it was last read.
     kills: u64,
     /// Kills at its own limit, as of the last kill: [`OomCounter::at_limit`].
@@ -71,8 +73,23 @@ pub(super) struct KillContext {
 
 impl KillContext {
     fn seen(&self, count: u64, at_limit: bool, peak: Option<Bytes>) -> SeenKill {
-        SeenKill { count, at: self.now, limit: if at_limit { self.limit } else { Limit::Max }, peak }
+        // v2 counts in every group around what happens at a limit further below.
+        let is_near = |limit: Bytes| peak.is_none_or(|peak| peak.get() >= limit.get() / 10 * 9);
+        let limit = self.limit.value().filter(|limit| at_limit && is_near(*limit));
+        SeenKill { count, at: self.now, limit: limit.map_or(Limit::Max, Limit::At), peak }
     }
+}
+
+/// The path of the cgroup that is full when a container is at its own limit: its own. In Kubernetes it is the pod's, whose limit is the sum
+/// of its containers' and is full before theirs: the sandbox's process is in it too.
+fn limited_path(path: &str, container: &ContainerIdentity) -> String {
+    let uid = container.pod.as_ref().map(|pod| pod.uid.as_str()).filter(|uid| !uid.is_empty());
+    let above = path.rsplit_once('/').map(|(above, _)| above);
+    let is_pods = |above: &&str| {
+        let name = above.rsplit('/').next().unwrap_or_default().replace('_', "-");
+        uid.is_some_and(|uid| name.contains(uid))
+    };
+    above.filter(is_pods).unwrap_or(path).to_owned()
 }
 
 /// Verdicts, and what they need to remember.
@@ -122,6 +139,8 @@ impl VerdictWatch {
         now: Micros,
     ) -> Verdict {
         let before = self.oom.counter(&group.path).filter(|_| !is_new);
+        let limited_path = limited_path(&group.path, container);
+        let limited = if limited_path == group.path { before } else { self.oom.counter(&limited_path) };
         let key = ContainerKey::of(container);
         self.ended.remove(&key);
         self.kills.begin(&key);
@@ -131,7 +150,8 @@ impl VerdictWatch {
             name: display_name(container),
             path: group.path.clone(),
             kills: before.map_or(0, |counter| counter.kills),
-            at_limit: before.and_then(|counter| counter.at_limit).unwrap_or_default(),
+            at_limit: limited.and_then(|counter| counter.at_limit).unwrap_or_default(),
+            limited_path,
             own_kills: 0,
             suspect_until: Micros::ZERO,
             is_notified: false,
@@ -240,6 +260,10 @@ impl VerdictWatch {
             return false;
         }
         // The kernel counts the limit before it kills, perhaps before an earlier look.
+        let at_limit = match watched.limited_path == watched.path {
+            true => at_limit,
+            false => self.oom.counter(&watched.limited_path).and_then(|counter| counter.at_limit),
+        };
         let is_at_limit = at_limit.is_none_or(|now| std::mem::replace(&mut watched.at_limit, now) < now);
         self.take_log(known.now);
         let (_, is_logged_at_limit) = self.claim_logged(id, known.process, count);
@@ -280,7 +304,7 @@ impl VerdictWatch {
             let is_claimed = is_its && claimed < most;
             if is_claimed {
                 claimed += 1;
-                is_at_limit = watched.get(&id).map(|watched| kill.is_at_limit_of(&watched.path));
+                is_at_limit = watched.get(&id).map(|watched| kill.is_at_limit_of(&watched.limited_path));
             }
             !is_claimed
         });
@@ -377,7 +401,7 @@ mod tests {
     use super::*;
     use elbowroom_govern::alert::outbox::Outbox;
     use elbowroom_linux::memory::FullMemory;
-    use elbowroom_types::container::ContainerEngine;
+    use elbowroom_types::container::{ContainerEngine, Pod};
     use elbowroom_types::label::ContainerLabels;
     use elbowroom_types::sample::CgroupSettings;
 
@@ -386,7 +410,11 @@ mod tests {
             id: path.to_owned(),
             name: None,
             engine: ContainerEngine::Docker,
-            pod: None,
+            pod: path.contains("pod12_3").then(|| Pod {
+                uid: "12-3".to_owned(),
+                name: None,
+                namespace: None,
+            }),
             labels: ContainerLabels::default(),
         };
         let group = CgroupProperties {
@@ -455,6 +483,30 @@ mod tests {
             assert_eq!(watch.kills_of(CgroupId(id), context.now).unwrap().sentence(), expect);
             watch.remove(CgroupId(id), context.now);
         }
+    }
+
+    #[test]
+    fn a_kill_at_its_pods_limit_is_at_its_own_and_one_far_below_its_limit_is_not() {
+        let mut watch = VerdictWatch::open().unwrap();
+        watch.log = None;
+        let (pod, path) = ("/kubepods-pod12_3.slice", "/kubepods-pod12_3.slice/cri-7.scope");
+        let context = KillContext { now: Micros::secs(9), limit: Limit::At(Bytes::mib(512)), process: None };
+        for (id, full, limit) in [(1, pod, Limit::At(Bytes::mib(512))), (2, "/", Limit::Max)] {
+            watch.kills = KillLog::default();
+            add(&mut watch, id, path, id, 1);
+            let full = FullMemory::Cgroup(Some(full.to_owned()));
+            let kill = LoggedKill { pid: 7, cgroup: Some(path.to_owned()), full };
+            watch.logged = VecDeque::from([(context.now, kill)]);
+            assert!(watch.read_logged_kills(CgroupId(id), &context));
+            assert_eq!(watch.kills_of(CgroupId(id), context.now).unwrap().limit, limit);
+            watch.remove(CgroupId(id), context.now);
+        }
+        let seen = |peak| context.seen(1, true, Some(Bytes::mib(peak))).limit;
+        assert_eq!(
+            [seen(461), seen(256)],
+            [Limit::At(Bytes::mib(512)), Limit::Max],
+            "a group below it was full"
+        );
     }
 
     #[test]

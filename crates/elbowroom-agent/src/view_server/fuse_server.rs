@@ -229,8 +229,10 @@ impl<'a> FuseServer<'a> {
         let now = clock_gettime(ClockId::Boottime);
         let now = Micros(now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000);
         let key = PageKey { account: self.slots.account(slot), slot, node };
-        // A clock is never late: a process that began a moment ago would begin in the future, and `ps` shows it as a million years old.
-        let kept = (node != ViewNode::Uptime).then(|| self.rendered.get(key, generation, now)).flatten();
+        // A clock is never late: a process that began a moment ago would begin in the future, and `ps` shows it as a million years old. A
+        // reader that goes on in the middle, as shells do byte by byte, goes on in what it began.
+        let may_be_kept = node != ViewNode::Uptime || window.offset > 0;
+        let kept = may_be_kept.then(|| self.rendered.get(key, generation, now)).flatten();
         if let Some(text) = kept.filter(|text| size.is_none_or(|size| size as usize == text.len())) {
             out.extend_from_slice(in_window(text, window));
             return Ok(());

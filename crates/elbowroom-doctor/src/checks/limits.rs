@@ -126,8 +126,9 @@ fn oom_killed(facts: &HostFacts) -> Vec<DoctorFinding> {
             )
             .for_cgroup(g.container_name(), &g.path)
             .with_evidence(g.file(HierarchyController::Memory, file), ever);
-            // v2 counts when a limit of its own, or one below it, was why.
-            let is_own = g.event_counts("oom").is_none_or(|(_, ever)| ever > 0);
+            // v2 counts when a limit of its own, or one below it, was why. A pod's limit is full before that of its only container.
+            let pods = facts.ancestors(g).next().filter(|_| g.container.as_ref().is_some_and(|container| container.pod.is_some()));
+            let is_own = std::iter::once(g).chain(pods).any(|g| g.event_counts("oom").is_none_or(|(_, ever)| ever > 0));
             let Some(limit) = g.hard_limit().filter(|_| is_own) else {
                 return Some(found.with_advice("It was at no limit of its own: one around it, or the host, was full."));
             };

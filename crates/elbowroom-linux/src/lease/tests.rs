@@ -74,7 +74,7 @@ fn what_is_adopted_is_the_value_from_before_and_ours_is_set_beside_it() {
     let fake = FakeCgroup::new();
     let mut leases = fake.open();
     let knob = fake.knob("memory.high");
-    let mut one_more = |leases: &mut Leases| {
+    let one_more = |leases: &mut Leases| {
         let more = |before: Limit<u64>| At(before.value().unwrap_or_default() + 1);
         leases.set_with(&knob, more, CgroupKnob::write, "test").unwrap()
     };

@@ -250,6 +250,11 @@ impl Sensor {
         events
     }
 
+    /// Has the next [`Sensor::changes`] read a group's settings again, whatever the kernel tells of it.
+    pub fn read_again(&mut self, id: CgroupId) {
+        self.pending.settings.extend(self.tree.slot(id));
+    }
+
     /// Readable when [`Sensor::changes`] has something to say.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.watcher.as_fd()

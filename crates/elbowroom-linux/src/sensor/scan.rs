@@ -116,9 +116,11 @@ impl Sensor {
                     "cgroup.procs" | "tasks" | "cgroup.events" => drop(chores.processes.insert(slot)),
                     // Turns controllers, and with them files, of the children on or off.
                     "cgroup.subtree_control" => chores.settings.extend(&self.tree[slot].children),
-                    // A partition takes its CPUs from the groups around it, and those below them.
+                    // A partition takes its CPUs from the groups around it, and those below them. A tenant's own has to be read in
+                    // the tenant's time: what it takes from others is seen with the rescan.
                     "cpuset.cpus.partition" | "cpuset.cpus.exclusive" => {
-                        chores.settings.extend(self.tree.subtree(GroupTree::ROOT));
+                        let from = self.tree.tenant(slot).unwrap_or(GroupTree::ROOT);
+                        chores.settings.extend(self.tree.subtree(from));
                     }
                     // A cpuset takes effect on everything below it.
                     name if name.starts_with("cpuset.") => chores.settings.extend(self.tree.subtree(slot)),
