@@ -26,8 +26,9 @@ def test_the_program_is_this_machines_and_finds_what_it_needs(agent):
 
 
 def processors(text):
-    """The records of /proc/cpuinfo, by their numbers."""
-    lines = lambda record: dict((key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in record.splitlines()))
+    """The records of /proc/cpuinfo, by their numbers; what fills the text up to its size is none."""
+    pairs = lambda record: (line.partition(":") for line in record.splitlines() if line.strip())
+    lines = lambda record: {key.strip(): value.strip() for key, _, value in pairs(record)}
     records = [lines(record) for record in text.split("\n\n")]
     return {int(record.pop("processor")): record for record in records if "processor" in record}
 
