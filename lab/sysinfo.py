@@ -55,13 +55,19 @@ def commit():
     return head, bool(head and git("status", "--porcelain", "--untracked-files=no"))
 
 
+def command(words):
+    """How a job was called. A path elsewhere on the machine says nothing to others: of it there is the name."""
+    inside = (word.replace(f"{ROOT}/", "") for word in words)
+    return " ".join(["lab", *(Path(word).name if word.startswith("/") else word for word in inside)])
+
+
 def take(job, elbowroom, seed):
     """`sysinfo.json`, as far as it is known before a run."""
     head, dirty = commit()
     return {
         "job": job,
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "command": " ".join(["lab", *sys.argv[1:]]).replace(f"{ROOT}/", ""),
+        "command": command(sys.argv[1:]),
         "kernel": platform.release(),
         "cpu_model": field("/proc/cpuinfo", "model name"),
         "cpus": online_cpus(),
