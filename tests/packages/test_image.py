@@ -148,10 +148,10 @@ def test_a_releases_sbom_names_what_each_program_is_linked_with():
         pytest.skip("needs the libraries of a release: tools/setup release")
     bom = json.loads(done.stdout)
     linked = {one["ref"]: one["dependsOn"] for one in bom["dependencies"]}
-    todo, found = [bom["metadata"]["component"]["bom-ref"]], set()
-    while todo:
-        found.add(todo.pop())
-        todo += {name for ref in found for name in linked.get(ref, [])} - found
+    waiting, found = [bom["metadata"]["component"]["bom-ref"]], set()
+    while waiting:
+        found.add(waiting.pop())
+        waiting += {name for ref in found for name in linked.get(ref, [])} - found
     # In the agent, and in elbowroom-kube alone.
     assert {"elbowroom-agent", "elbowroom-kube", "kube-client"} <= {re.match("pkg:[^/]*/(.*)@", ref)[1] for ref in found}
     assert {one["bom-ref"] for one in bom["components"]} <= found
