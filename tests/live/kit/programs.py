@@ -1,6 +1,8 @@
 """Programs in languages that must be compiled, kept in .cache/test-programs: `python3 -m kit.programs` builds them before a
 VM does so at a tenth of the speed."""
 
+import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -56,7 +58,8 @@ def shim():
     """The directory of the libraries that are preloaded."""
     if not shutil.which("make") or not shutil.which("cc"):
         raise Missing("make and a C compiler, which are not installed: tools/setup build")
-    done = subprocess.run(["make", "-C", SHIM, f"BUILD={BUILT}/shim"], capture_output=True, text=True)
+    with alone():
+        done = subprocess.run(["make", "-C", SHIM, f"BUILD={BUILT}/shim"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return BUILT / "shim"
 
@@ -77,13 +80,22 @@ def virtual_machines():
     return {home.name: home / "bin/java" for home in sorted(homes)}
 
 
+@contextlib.contextmanager
+def alone():
+    """One builds at a time: guests are prepared while the live tests run."""
+    BUILT.mkdir(parents=True, exist_ok=True)
+    with open(BUILT / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def build(name, source, words, **environment):
     """Builds `name` where it is older than its source."""
     target = BUILT / name
-    if target.exists() and target.stat().st_mtime >= source.stat().st_mtime:
-        return
-    BUILT.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True)
+    with alone():
+        if target.exists() and target.stat().st_mtime >= source.stat().st_mtime:
+            return
+        done = subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True)
     if done.returncode != 0:
         raise Missing(f"a compiler that takes {source.name}; {words[0]} says: {done.stderr.strip()}")
 
