@@ -160,28 +160,32 @@ def processes(root, path):
     return []
 
 
+def make_pod(cluster, name, requests=None, limits=None, annotations=None, command=("/busybox", "sleep", "infinity"), node=NODE, wait=True):
+    container = {
+        "name": "app", "image": IMAGE, "imagePullPolicy": "Never", "command": list(command),
+        "resources": {"requests": requests or {}, "limits": limits or {}},
+    }  # fmt: skip
+    spec = {
+        "hostNetwork": True, "containers": [container], "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": False, "enableServiceLinks": False, **({"nodeName": node} if node else {}),
+    }  # fmt: skip
+    meta = {"name": name, "annotations": annotations or {}}
+    # The account that a new namespace's pods run as comes from a controller.
+    eventually(lambda: cluster.get("serviceaccount", "default"), within=30)
+    cluster.kubectl("create", "--filename", "-", input=json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}))
+    if wait:
+        phase = lambda: cluster.get("pod", name)["status"]["phase"]
+        eventually(lambda: phase() == "Running", within=60, every=0.2)
+
+
 @pytest.fixture
 def new_pod(cluster, agent):
     """Makes pods: `new_pod("web", requests={...}, limits={...}, annotations={...})`."""
     made = []
 
-    def new(name, requests=None, limits=None, annotations=None, command=("/busybox", "sleep", "infinity"), node=NODE, wait=True):
-        container = {
-            "name": "app", "image": IMAGE, "imagePullPolicy": "Never", "command": list(command),
-            "resources": {"requests": requests or {}, "limits": limits or {}},
-        }  # fmt: skip
-        spec = {
-            "hostNetwork": True, "containers": [container], "terminationGracePeriodSeconds": 0,
-            "automountServiceAccountToken": False, "enableServiceLinks": False, **({"nodeName": node} if node else {}),
-        }  # fmt: skip
-        meta = {"name": name, "annotations": annotations or {}}
-        # The account that a new namespace's pods run as comes from a controller.
-        eventually(lambda: cluster.get("serviceaccount", "default"), within=30)
-        cluster.kubectl("create", "--filename", "-", input=json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}))
+    def new(name, *resources, **options):
         made.append(name)
-        if wait:
-            phase = lambda: cluster.get("pod", name)["status"]["phase"]
-            eventually(lambda: phase() == "Running", within=60, every=0.2)
+        make_pod(cluster, name, *resources, **options)
         return Pod(cluster, agent, name)
 
     yield new
