@@ -37,9 +37,9 @@ class Release:
 
     def __init__(self, cluster, directory):
         self.cluster, self.run_dir = cluster, directory / "pod"
-        self.network = directory / "network"
-        self.network.write_text("#!/bin/sh\nexec sed 's/^    spec:$/&\\n      hostNetwork: true/'\n")
-        self.network.chmod(0o755)
+        self.renderer = directory / "on-the-hosts-network"
+        self.renderer.write_text("#!/bin/sh\nexec sed 's/^    spec:$/&\\n      hostNetwork: true/'\n")
+        self.renderer.chmod(0o755)
 
     def helm(self, *words):
         environment = {**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig), "HOME": str(self.cluster.home)}
@@ -57,10 +57,10 @@ class Release:
         }  # fmt: skip
         file = config.with_suffix(".values")
         file.write_text(json.dumps(values))
-        self.helm("install", "elbowroom", CHART, "--create-namespace", "--values", file, "--post-renderer", self.network)
+        self.helm("install", "elbowroom", CHART, "--create-namespace", "--values", file, "--post-renderer", self.renderer)
 
     def upgrade(self, *values):
-        self.helm("upgrade", "elbowroom", CHART, "--reuse-values", "--set", ",".join(values), "--post-renderer", self.network)
+        self.helm("upgrade", "elbowroom", CHART, "--reuse-values", "--set", ",".join(values), "--post-renderer", self.renderer)
 
     def uninstall(self):
         """As docs/guide/kubernetes.md says."""

@@ -1,5 +1,6 @@
 """Cgroups made by hand, on v1, v2 and anything between."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -89,9 +90,18 @@ class Cgroup:
 
 def directories():
     """Every cgroup of every hierarchy."""
-    for directory, below, _ in os.walk(ROOT):
-        for name in below:
-            yield Path(directory, name)
+    return below(ROOT)
+
+
+def below(root):
+    """Directories below one, each before those in it; os.walk, before Python 3.12, goes no deeper than Python's stack."""
+    waiting = [root]
+    while waiting:
+        with contextlib.suppress(FileNotFoundError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    yield Path(entry.path)
+                    waiting.append(entry.path)
 
 
 def ours():

@@ -76,7 +76,7 @@ def remove(home):
 
 
 def gone(group):
-    for directory, _, _ in os.walk(group, topdown=False):
+    for directory in reversed([group, *cgroup.below(group)]):
         with contextlib.suppress(OSError):
             os.rmdir(directory)
     return not group.exists()
