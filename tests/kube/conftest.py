@@ -13,7 +13,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY / "tests/live"), str(REPOSITORY / "tests/kube")]
 
-from kit import cgroup  # noqa: E402
+from kit import cgroup, leftovers  # noqa: E402
 from kit.agent import Agent  # noqa: E402
 from kit.wait import PATIENCE, eventually  # noqa: E402
 from kube.cluster import NODE, STATE, Cluster, why_not  # noqa: E402
@@ -31,7 +31,10 @@ def binary(variable, name):
 def scratch():
     if os.geteuid() != 0:
         pytest.skip("needs root: cgroups and mounts are made")
-    with tempfile.TemporaryDirectory(prefix="elbowroom-kube-") as path:
+    lock = leftovers.alone()
+    if lock is None:
+        pytest.exit(f"another run of tests holds {leftovers.LOCK}: wait for it", 2)
+    with lock, tempfile.TemporaryDirectory(prefix="elbowroom-kube-") as path:
         yield Path(path)
 
 

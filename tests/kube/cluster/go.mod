@@ -1,3 +1,4 @@
+// Programs of a Kubernetes of one node, as tools/setup kube builds them.
 module elbowroom.dev/tests/kube/cluster
 
 go 1.26.0

@@ -87,6 +87,7 @@ class Cluster:
             "--client-ca-file", self.home / "ca.pem", "--token-auth-file", self.home / "tokens", "--authorization-mode", "RBAC",
             "--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", self.home / "sa.pub",
             "--service-account-signing-key-file", self.home / "sa.key", "--service-cluster-ip-range", "10.255.255.0/24",
+            "--allow-privileged",
         )  # fmt: skip
         eventually(lambda: self.kubectl("get", "--raw", "/readyz", check=False).returncode == 0, within=120, every=0.3)
         self.spawn(
