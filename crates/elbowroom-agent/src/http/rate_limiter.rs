@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 /// Time between two turns: 250 a second.
 const EMISSION_INTERVAL: Duration = Duration::from_millis(4);
-/// Turns that are kept for a crowd that comes at once, such as a page with all it loads, or many clients after a restart.
+/// Turns that are kept for a tasks that comes at once, such as a page with all it loads, or many clients after a restart.
 const BURST: u32 = 256;
 
 /// A pace.
@@ -93,11 +93,11 @@ mod tests {
             waiting.fetch_add(1, Ordering::Relaxed);
             pace.acquire().await;
         };
-        let crowd: Vec<_> = waiters.map(|waiter| tokio::spawn(wait(waiter))).collect();
-        while waiting.load(Ordering::Relaxed) < crowd.len() {
+        let tasks: Vec<_> = waiters.map(|waiter| tokio::spawn(wait(waiter))).collect();
+        while waiting.load(Ordering::Relaxed) < tasks.len() {
             tokio::task::yield_now().await;
         }
-        crowd.iter().for_each(tokio::task::JoinHandle::abort);
+        tasks.iter().for_each(tokio::task::JoinHandle::abort);
         let next = tokio::time::timeout(Duration::from_secs(20), pace.acquire());
         next.await.expect("10,000 turns are 40 s");
     }

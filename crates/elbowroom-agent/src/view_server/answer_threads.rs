@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub(super) static DRAINING: AtomicBool = AtomicBool::new(false);
 
 /// The shortest sleep of the thread for those that wait: paying back is not worth more wake-ups than that.
-const MIN_NAP: Duration = Duration::from_micros(500);
+const MIN_PAUSE: Duration = Duration::from_micros(500);
 
 /// What the threads share.
 pub(super) struct SharedServer {
@@ -112,7 +112,7 @@ impl SharedServer {
             }
             let now = Instant::now();
             let delay = |account| if ending { Duration::ZERO } else { self.budgets.delay(account, now) };
-            let nap = match queue.next(delay) {
+            let pause = match queue.next(delay) {
                 NextDeferred::Answer(request) => {
                     worker.answer_deferred(&request)?;
                     worker.charge(Some(request.account));
@@ -120,13 +120,13 @@ impl SharedServer {
                 }
                 NextDeferred::Empty if ending => return Ok(()),
                 NextDeferred::Empty => Duration::MAX,
-                NextDeferred::Wait(delay) => delay.max(MIN_NAP),
+                NextDeferred::Wait(delay) => delay.max(MIN_PAUSE),
             };
             if !queue.has_room() {
-                std::thread::sleep(nap);
+                std::thread::sleep(pause);
                 continue;
             }
-            match inbox.recv_timeout(nap) {
+            match inbox.recv_timeout(pause) {
                 Ok(request) => worker.keep(&mut queue, request)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => ending = true,

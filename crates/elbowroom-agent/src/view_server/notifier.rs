@@ -343,7 +343,7 @@ impl NotifierShared {
     fn drop_old(&self, slot: SlotHandle, old: OldPages, thread: &mut DropThread) -> Result<(), FuseError> {
         let DropThread { snapshot, message } = thread;
         let bits = {
-            let _hands = lock(&self.slot_reuse);
+            let _reuse = lock(&self.slot_reuse);
             self.slots.take_read(slot, old.mask)
         };
         {

@@ -178,9 +178,9 @@ impl Publisher {
         times: &[CpuTimes],
     ) -> Result<SlotHandle, FuseError> {
         let sizes = self.measure_sizes(facts, |_| true);
-        let hands = lock(&self.shared.slot_reuse);
+        let reuse = lock(&self.shared.slot_reuse);
         let slot = self.shared.slots.add(id, whose, &sizes, facts, times)?;
-        drop(hands);
+        drop(reuse);
         self.view_shapes.insert(slot, ViewShape::of(facts));
         Ok(slot)
     }
@@ -265,7 +265,7 @@ impl Publisher {
     pub fn remove(&mut self, slot: SlotHandle) {
         self.view_shapes.remove(&slot);
         let name = {
-            let _hands = lock(&self.shared.slot_reuse);
+            let _reuse = lock(&self.shared.slot_reuse);
             let name = self.shared.slots.name(slot);
             self.shared.slots.remove(slot);
             name
