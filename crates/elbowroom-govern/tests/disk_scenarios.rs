@@ -99,7 +99,7 @@ fn lifeline_wastes_little() {
 
 /// In W3 both want more than a slow disk can do, and neither takes more than it needs.
 #[test]
-fn lifeline_is_no_worse_than_nothing_where_nobody_can_be_helped() {
+fn lifeline_is_no_worse_than_nothing_where_no_container_can_be_helped() {
     for scale in SCALES {
         let scenario = library::w3(scale);
         let mean = |policy| scores(&scenario, policy).iter().map(|score| score.isolation).sum::<f64>() / 12.0;

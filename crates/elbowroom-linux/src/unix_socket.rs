@@ -66,7 +66,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn who_connects_brings_no_descriptors() {
+    fn a_client_brings_no_descriptors() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let listener = listen(&path, 0o600, None).unwrap();

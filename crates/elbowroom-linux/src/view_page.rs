@@ -18,7 +18,7 @@
 //! - `c_and_rust_agree_about_every_field`
 //! - `no_reader_ever_sees_half_a_view`
 //! - `a_page_that_is_left_half_made_is_made_again`
-//! - `who_waits_is_woken_though_the_writer_died_before_it_could`
+//! - `a_waiter_is_woken_though_the_writer_died_before_it_could`
 
 use crate::timer;
 use elbowroom_view::pages::mapped::{MAGIC, MappedView, VERSION, VIEW_WORDS, is_view_change};
@@ -191,7 +191,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn who_shortens_its_page_breaks_nothing_else_and_the_next_writer_makes_another() {
+    fn a_container_that_shortens_its_page_breaks_nothing_else_and_the_next_writer_makes_another() {
         let dir = tempfile::tempdir().unwrap();
         let open = || ViewPage::open(dir.path(), "page").unwrap();
         let view = |cpus| MappedView { cpus, ..MappedView::DETACHED };
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_woken_though_the_writer_died_before_it_could() {
+    fn a_waiter_is_woken_though_the_writer_died_before_it_could() {
         let dir = tempfile::tempdir().unwrap();
         let open = || ViewPage::open(dir.path(), "page").unwrap();
         let changes = |page: &ViewPage| page.changes_word().load(Ordering::SeqCst);

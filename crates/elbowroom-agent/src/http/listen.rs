@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn who_has_the_token_gets_in_and_stays_while_all_connections_and_more_are_held() {
+    async fn a_holder_of_the_token_gets_in_and_stays_while_all_connections_and_more_are_held() {
         let (address, text, server) = serve(b"here".to_vec()).await;
         let held = connections(address).await;
         let mut client = TcpStream::connect(address).await.unwrap();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn answers_that_nobody_reads_are_bounded_for_each_client() {
+    async fn unread_answers_are_bounded_for_each_client() {
         // Far more than the kernel keeps for a connection.
         let (address, text, server) = serve(vec![b'x'; 24 << 20]).await;
         let (mut unread, known) = (Vec::new(), text.as_str());
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn who_has_the_token_waits_for_no_stranger() {
+    async fn a_holder_of_the_token_waits_for_no_stranger() {
         let (address, text, server) = serve(b"here".to_vec()).await;
         let strangers: Vec<_> = (2..MAX_CONNECTIONS).map(|_| tokio::spawn(ask_on(address))).collect();
         let mut client = TcpStream::connect(address).await.unwrap();

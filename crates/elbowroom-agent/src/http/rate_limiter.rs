@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_in_time_never_waits() {
+    fn requests_within_the_rate_never_wait() {
         let (mut turns, now) = (Turns::default(), Instant::now());
         for n in 0..10_000 {
             let at = now + EMISSION_INTERVAL * n;
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn who_leaves_the_queue_takes_no_turn_along() {
+    async fn a_waiter_that_leaves_the_queue_takes_no_turn_along() {
         let pace = Arc::new(RateLimiter::default());
         for _ in 0..=BURST {
             pace.acquire().await;

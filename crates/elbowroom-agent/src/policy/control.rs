@@ -309,7 +309,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn who_is_refused_at_the_feed_makes_no_thread_at_each_call() {
+    fn a_process_that_is_refused_at_the_feed_makes_no_thread_at_each_call() {
         if !rustix::process::geteuid().is_root() {
             return eprintln!("skipped: needs root to give a socket to a group");
         }

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_again_changes_nothing() {
+    fn a_second_request_changes_nothing() {
         let look_at = Micros::secs(2);
         for settled in [
             AttachState::Done { missing: Vec::new(), look_at: None },

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_that_reads_no_message_delays_nobody_and_one_that_reads_has_them_whole() {
+    fn a_manager_that_reads_no_message_delays_no_process_and_one_that_reads_has_them_whole() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notify");
         let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();

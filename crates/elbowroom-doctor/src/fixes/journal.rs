@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_can_read_the_directory_keeps_no_fix_from_being_written_down() {
+    fn a_user_who_can_read_the_directory_keeps_no_fix_from_being_written_down() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::at(&dir.path().join("state"));

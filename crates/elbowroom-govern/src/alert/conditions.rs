@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_speaks_of_any_more_ends_after_a_while() {
+    fn a_condition_that_is_not_said_again_ends_after_a_while() {
         let mut alerts = Conditions::default();
         let other = (AlertKind::Overcommit, None, None);
         for second in 1..30 {

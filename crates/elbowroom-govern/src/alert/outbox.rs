@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_over_before_anybody_looked_is_told_whole() {
+    fn what_was_over_before_the_first_look_is_told_whole() {
         let mut outbox = Outbox::default();
         outbox.apply(&starved(1, None));
         outbox.apply(&starved(1, Some(2)));

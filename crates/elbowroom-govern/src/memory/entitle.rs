@@ -10,9 +10,9 @@
 //! they shrink: first by what is beyond reservations, then those of lower tiers, among equals by weight.
 //!
 //! # Properties
-//! - `nobody_is_owed_more_than_there_is`
+//! - `no_claimant_is_owed_more_than_there_is`
 //! - `floors_hold_where_they_fit`
-//! - `nothing_is_left_while_somebody_can_take_it`
+//! - `nothing_is_left_while_a_claimant_can_take_it`
 
 /// One container's claim to a machine; numbers are bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -122,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_is_owed_more_than_there_is(claimants in claimants(), total in 0.0..1e13) {
+        fn no_claimant_is_owed_more_than_there_is(claimants in claimants(), total in 0.0..1e13) {
             let owed = entitle(&claimants, total);
             prop_assert!(owed.iter().sum::<f64>() <= total * (1.0 + 1e-9) + 1.0);
             prop_assert!(owed.iter().zip(&claimants).all(|(owed, claimant)| *owed <= claimant.max * (1.0 + 1e-9) + 1.0));
@@ -136,7 +136,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_is_left_while_somebody_can_take_it(claimants in claimants(), total in 0.0..1e13) {
+        fn nothing_is_left_while_a_claimant_can_take_it(claimants in claimants(), total in 0.0..1e13) {
             let owed: f64 = entitle(&claimants, total).iter().sum();
             let most: f64 = claimants.iter().map(|claimant| claimant.max).sum();
             prop_assert!(owed >= total.min(most) * (1.0 - 1e-9) - 1.0);

@@ -321,12 +321,8 @@ impl MemoryGovernor {
             .collect();
         // The pools that each container is in, from the outside in.
         let mut within: BTreeMap<CgroupId, Vec<&PoolPass<'_>>> = BTreeMap::new();
-        for pool_pass in &passes {
-            pool_pass
-                .membership
-                .member_ids
-                .iter()
-                .for_each(|id| within.entry(*id).or_default().push(pool_pass));
+        for pass in &passes {
+            pass.membership.member_ids.iter().for_each(|id| within.entry(*id).or_default().push(pass));
         }
         if !paused {
             for (id, passes) in &within {
@@ -339,10 +335,10 @@ impl MemoryGovernor {
         let mut pass_state = PassState::default();
         let reserved = pool::reserved(&pools, &self.members, |member| member.reserve);
         let promised = pool::reserved(&pools, &self.members, |member| member.promised);
-        for ((pool_pass, reserved), promised) in passes.iter().zip(reserved).zip(promised) {
-            let shared = pool_pass.membership;
+        for ((pass, reserved), promised) in passes.iter().zip(reserved).zip(promised) {
+            let shared = pass.membership;
             let needers = shared.unmet_demands(&self.members, &pools);
-            if pool_pass.move_memory(&mut self.members, &needers, &mut pass_state, &mut orders) {
+            if pass.move_memory(&mut self.members, &needers, &mut pass_state, &mut orders) {
                 self.last_need.insert(shared.pool.owner, now);
             }
             let alerts = alerts::pool_alerts(shared, [reserved, promised], now, &mut self.conditions);
@@ -353,16 +349,16 @@ impl MemoryGovernor {
             let (Some(member), Some(innermost)) = (self.members.get_mut(id), passes.last()) else { continue };
             innermost.finish(member, &pass_state, !busy.contains(id), &mut orders);
             orders.extend(protect::protection_order(member, now));
-            let short = passes.iter().any(|pool_pass| pool_pass.membership.pool.short);
+            let short = passes.iter().any(|pass| pass.membership.pool.short);
             orders.extend(
                 alerts::member_alerts(member, short, now, &mut self.conditions).map(MemoryOrder::Alert),
             );
         }
         if !paused {
             let (settings, memory) = (&settings, &tick.node);
-            let pass = SavingPass { now, settings, memory, mem_total: node.mem_total, page_size };
+            let saving = SavingPass { now, settings, memory, mem_total: node.mem_total, page_size };
             let known = self.members.iter_mut().filter(|(id, _)| within.contains_key(*id));
-            pass.run(known, |id| busy.contains(&id) || pass_state.is_short(id), &mut orders);
+            saving.run(known, |id| busy.contains(&id) || pass_state.is_short(id), &mut orders);
         }
         // A pool whose last container left is not among those that were looked at.
         orders.extend(self.conditions.clear_unseen(now).into_iter().map(MemoryOrder::Alert));

@@ -192,7 +192,7 @@ fn an_active_tier_adds_what_it_saw_up_to_the_top_without_reading_cpu_files() {
 }
 
 #[test]
-fn in_an_active_tier_the_kernels_own_account_is_read_of_who_ran_and_no_file_of_cpu_time_of_who_did_not() {
+fn in_an_active_tier_the_kernels_own_account_is_read_of_groups_that_ran_and_of_no_other() {
     use std::os::unix::fs::MetadataExt;
     let (host, mut sensor, events) = open(HYBRID);
     let said = Said::default();
