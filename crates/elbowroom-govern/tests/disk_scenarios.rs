@@ -139,8 +139,8 @@ fn lifeline_gives_a_burst_what_is_idle_at_once() {
     }
 }
 
-/// Flash has no one capacity: the more requests wait, the more it does. Beyond its knee that buys little. On a throttled disk whose victim has
-/// one request under way, limits keep the slow disk from ever being at its end, so that it has become slow is learned late.
+/// Flash has no one capacity: the more requests wait, the more it does. Beyond its knee that buys little. On a throttled disk whose victim
+/// has one request under way, limits keep the slow disk from ever being at its end, so that it has become slow is learned late.
 #[test]
 fn lifeline_learns_what_a_disk_can_do_and_learns_again() {
     for (scale, first, again) in

@@ -7,12 +7,11 @@
 //! # Approach
 //! A file of a tmpfs of ours, so that a page that is mapped needs no process to be there: no fault on it asks a process. The one writer
 //! publishes with a few pwrite(2): two copies of the view, and a
-//! generation that says which is current, as in the memory that the agent's processes share. Each write takes and gives back the lock of the
-//! page in the cache, so readers see them in their order. A writer that dies half way
-//! leaves a whole view current. It stores nothing through a mapping: a container whose root may mount on its own page what it likes can
-//! make it writable and shorten it, which costs the writer no signal then, and that container its page. A change of what the container
-//! may use also increments a futex and wakes its waiters. A writer that takes over does so with its first view, for the one before may
-//! have died in between.
+//! generation that says which is current, as in the memory that the agent's processes share. Each write takes and gives back the lock of
+//! the page in the cache, so readers see them in their order. A writer that dies half way leaves a whole view current. It stores nothing
+//! through a mapping: a container whose root may mount on its own page what it likes can make it writable and shorten it, which costs the
+//! writer no signal then, and that container its page. A change of what the container may use also increments a futex and wakes its
+//! waiters. A writer that takes over does so with its first view, for the one before may have died in between.
 //!
 //! # Properties (`tests/view_page.rs`, and below)
 //! - `c_and_rust_agree_about_every_field`

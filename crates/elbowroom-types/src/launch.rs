@@ -26,7 +26,7 @@ pub const DEV: &str = "/dev";
 /// The name of the file that a container's programs watch to be asked for memory.
 pub const PRESSURE_FILE_NAME: &str = "elbowroom-pressure";
 /// Where programs of a container with a [`DEV`] of its own find it.
-pub const PRESSURE_FILE: &str = "/dev/elbowroom-pressure";
+pub(crate) const PRESSURE_FILE: &str = "/dev/elbowroom-pressure";
 
 /// The room of a program, as far as it is less than the machine: what is `None` is the machine's, and needs no words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

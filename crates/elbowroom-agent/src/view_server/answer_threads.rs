@@ -53,7 +53,7 @@ impl SharedServer {
     }
 
     /// Looks after PSI triggers, until the connection is gone.
-    pub fn watch_triggers(&self) -> Result<(), FuseError> {
+    pub(crate) fn watch_triggers(&self) -> Result<(), FuseError> {
         let mut message = Vec::new();
         self.triggers.watch(&self.slots, |waiter| {
             abi::notify_poll(&mut message, waiter);
@@ -62,7 +62,7 @@ impl SharedServer {
     }
 
     /// Takes requests and answers them, or hands them to `deferred`, until there are no more.
-    pub fn answer_requests(
+    pub(crate) fn answer_requests(
         &self,
         connection: Connection,
         deferred: &SyncSender<DeferredRequest>,
@@ -98,7 +98,7 @@ impl SharedServer {
 
     /// Answers what comes to `inbox`, each tenant in turn and at its pace, until nothing is sent any more; then what is
     /// left.
-    pub fn answer_deferred(&self, inbox: &Receiver<DeferredRequest>) -> Result<(), FuseError> {
+    pub(crate) fn answer_deferred(&self, inbox: &Receiver<DeferredRequest>) -> Result<(), FuseError> {
         let mut worker = Worker::new(self);
         let mut queue = DeferredQueue::default();
         let mut ending = false;

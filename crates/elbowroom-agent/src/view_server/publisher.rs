@@ -211,8 +211,8 @@ impl Publisher {
         if before.is_some() {
             self.view_shapes.insert(slot, shape);
         }
-        // Sizes are cached also of files that were only looked up. And what CPUs that come back showed before they went may be cached still:
-        // the bits of then were taken without them.
+        // Sizes are cached also of files that were only looked up. And what CPUs that come back showed before they went may be cached
+        // still: the bits of then were taken without them.
         if grown || before.is_some_and(|before| !shape.is_within(&before)) {
             self.shared.push(slot, 0, true);
         }

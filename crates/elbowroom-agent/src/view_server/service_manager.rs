@@ -143,7 +143,7 @@ impl ServiceManager {
     }
 
     /// Whether a service manager waits to hear that the agent is ready. Not one that took no message: it is told later.
-    pub fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         !self.ready_sent && !self.is_deaf && std::env::var_os("NOTIFY_SOCKET").is_some()
     }
 

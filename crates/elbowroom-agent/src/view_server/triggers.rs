@@ -70,7 +70,7 @@ impl Triggers {
     /// # Errors
     /// As the kernel: [`Errno::BUSY`] where the open file has a trigger, [`Errno::INVAL`]. [`Errno::NOSPC`]: the container has as many as
     /// it may. [`Errno::ROFS`]: `node` is another file.
-    pub fn arm(
+    pub(crate) fn arm(
         &self,
         slots: &Slots,
         (slot, node): (SlotHandle, ViewNode),

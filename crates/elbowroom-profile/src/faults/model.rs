@@ -30,7 +30,7 @@ pub enum FaultClass {
 }
 
 /// How many classes there are, with the unknown one.
-pub const CLASSES: usize = 7;
+pub(crate) const CLASSES: usize = 7;
 
 /// Where latencies are asked for, and a tier sees the end of a fault, it times one in so many, by chance: looking at the clock costs as
 /// much as counting.
@@ -120,7 +120,7 @@ impl FaultCounts {
     }
 
     /// Nanoseconds that `part` (0 to 1) of the faults did not take, within the factor of 2 of a bucket, of which it is the middle.
-    pub fn quantile_ns(&self, part: f64) -> Option<u64> {
+    pub(crate) fn quantile_ns(&self, part: f64) -> Option<u64> {
         let all: u64 = self.latency.iter().sum();
         let wanted = (all as f64 * part).ceil().max(1.0) as u64;
         let mut seen = 0;

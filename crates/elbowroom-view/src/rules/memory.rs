@@ -18,9 +18,9 @@
 //! - LOW and HIGH: the sums of the zones' watermarks.
 //!
 //! On a machine that has been up for a while nearly all memory that programs do not use is page cache, and `MemFree` stays at the
-//! watermarks. With [`ViewPolicy::reclaimable_memory`] `c_free` is what could be had: `MemAvailable`, the kernel's own estimate (mm/show_mem.c
-//! `si_mem_available`), less what is protected. What reclaim then takes may still be a file that a neighbour reads again and again, so
-//! effective memory also falls back when reclaim hurts ([`reclaim_cost`]).
+//! watermarks. With [`ViewPolicy::reclaimable_memory`] `c_free` is what could be had: `MemAvailable`, the kernel's own estimate
+//! (mm/show_mem.c `si_mem_available`), less what is protected. What reclaim then takes may still be a file that a neighbour reads again and
+//! again, so effective memory also falls back when reclaim hurts ([`reclaim_cost`]).
 //!
 //! The machine is not the only thing that can be sold twice: so can the limit of a group above containers, such as a pod's or
 //! `kubepods`'. Growth inside one is bounded by what no container inside has taken or been promised. A group has no way back down,
@@ -106,7 +106,11 @@ pub struct ReclaimCost {
 /// What reclaim for the machine cost in `period`, where that hurts: pages in use were swapped out or came back, tasks waited, and most of
 /// the search for pages was for the machine. A container that meets its own limit waits and loses pages too, and takes nothing from
 /// others.
-pub fn reclaim_cost(before: &ReclaimCounters, now: &ReclaimCounters, period: Micros) -> Option<ReclaimCost> {
+pub(crate) fn reclaim_cost(
+    before: &ReclaimCounters,
+    now: &ReclaimCounters,
+    period: Micros,
+) -> Option<ReclaimCost> {
     let lost = grew(before, now, |counters| counters.lost);
     let stalled = now.stalled.zip(before.stalled).map(|(now, before)| now.saturating_sub(before));
     let waits = stalled.is_none_or(|stalled| STALLED.exceeded_by(stalled.get(), period.get().into()));
@@ -250,7 +254,7 @@ pub fn committed(e: Bytes, promised: Option<Bytes>, usage: Bytes) -> Bytes {
 
 /// What of `by` is granted when all that ask in one period ask for `asked` together and `left` is what can be promised:
 /// all of it, or each one's part of `left` in whole pages. Less than a quarter of `by` is not worth telling: `None`.
-pub fn grant(by: Bytes, asked: Bytes, left: Bytes, page_size: Bytes) -> Option<Bytes> {
+pub(crate) fn grant(by: Bytes, asked: Bytes, left: Bytes, page_size: Bytes) -> Option<Bytes> {
     if asked <= left {
         return Some(by);
     }
