@@ -37,7 +37,7 @@ impl PageTableEntry {
 
     /// From what the processor reads in a table of `level` 1 (4 KiB pages), 2 (2 MiB) or 3 (1 GiB): the first page of a huge
     /// one. What leads to another table is nothing mapped.
-    pub(crate) const fn from_x86(word: u64, level: u32) -> Self {
+    pub const fn from_x86(word: u64, level: u32) -> Self {
         let leaf = level == 1 || word & x86::PSE != 0;
         let there = word & x86::PRESENT != 0 || word & x86::PROTNONE != 0;
         if !leaf || !there {
