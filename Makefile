@@ -52,7 +52,7 @@ run: ## build, and watch three containers share this machine (20 s)
 	@$(MAKE) --no-print-directory build
 	@tools/demo
 
-test: ## everything: check, live and vm-test (an hour)
+test: ## everything: check, live and vm-test (more than an hour on two CPUs); root
 	@tools/setup test vm
 	@$(MAKE) --no-print-directory check live vm-test
 
@@ -169,7 +169,7 @@ score: build ## who does what best: nothing, lxcfs, bfq, iocost, limits by hand,
 	@tools/setup lab vm
 	lab/plans/score
 
-fuzz: ## every decoder of foreign bytes, FUZZ_SECONDS (60) each
+fuzz: ## every decoder of foreign bytes, FUZZ_SECONDS (60) each: half an hour
 	@tools/setup fuzz
 	cd fuzz && for target in $$(cargo +$(NIGHTLY) fuzz list); do \
 	  cargo +$(NIGHTLY) fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS); done
