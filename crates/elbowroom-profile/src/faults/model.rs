@@ -120,7 +120,7 @@ impl FaultCounts {
     }
 
     /// Nanoseconds that `part` (0 to 1) of the faults did not take, within the factor of 2 of a bucket, of which it is the middle.
-    pub(crate) fn quantile_ns(&self, part: f64) -> Option<u64> {
+    pub fn quantile_ns(&self, part: f64) -> Option<u64> {
         let all: u64 = self.latency.iter().sum();
         let wanted = (all as f64 * part).ceil().max(1.0) as u64;
         let mut seen = 0;
