@@ -95,7 +95,8 @@ fn a_real_change_is_followed_within_200_ms_down_and_a_second_up() {
 }
 
 #[test]
-fn a_container_that_wakes_up_among_sleepers_is_followed_within_200_ms_though_they_are_looked_at_half_as_often() {
+fn a_container_that_wakes_up_among_sleepers_is_followed_within_200_ms_though_they_are_looked_at_half_as_often()
+ {
     for phase in 0..48 {
         let mut views = views(16, 2);
         let (sleeps, change) = (3_000_000, 5_000_000 + phase * 1_000);
