@@ -172,7 +172,7 @@ score: build ## who does what best: nothing, lxcfs, bfq, iocost, limits by hand,
 	@tools/setup lab vm
 	lab/plans/score
 
-fuzz: ## every decoder of foreign bytes, FUZZ_SECONDS (60) each
+fuzz: ## every decoder of foreign bytes, FUZZ_SECONDS (60) each: half an hour
 	@tools/setup fuzz
 	cd fuzz && for target in $$(cargo +$(NIGHTLY) fuzz list); do \
 	  cargo +$(NIGHTLY) fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS); done

@@ -94,7 +94,7 @@ class Campaign(unittest.TestCase):
         left = list(campaign.left([[{"policy": "a"}, {"policy": "c"}]], ["a", "b", "c"], 2))
         self.assertEqual(left, [(0, "b"), (1, "b"), (1, "c"), (1, "a")])
 
-    def test_a_machine_on_which_nobody_can_be_satisfied_is_refused(self):
+    def test_a_machine_that_can_satisfy_no_container_is_refused(self):
         alone = lambda tps: samples.write([Sample(1000 * s, tps, 0, 100) for s in range(1, 9)])
         self.assertEqual(campaign.keeps_up("A", alone(640), 705), alone(640))
         with self.assertRaisesRegex(job.Refused, "B alone, with all memory, does 400 transactions"):

@@ -71,7 +71,7 @@ class PageTest(unittest.TestCase):
         expect = _page.View(2, 9, 2000, 4, 5, 6, 7, 8, 9, (1.5, 0.25, 0.0), 77, frozenset((0, 63, 64, 1023)))
         self.assertEqual(_page.view(), expect)
 
-    def test_a_page_that_nobody_keeps_is_none_and_its_successor_is_found(self):
+    def test_an_abandoned_page_is_none_and_its_successor_is_found(self):
         first = Writer(self.path)
         first.publish(4)
         self.assertEqual(_page.cpus(), 4)
@@ -82,7 +82,7 @@ class PageTest(unittest.TestCase):
         _page._looked_at = float("-inf")  # a second later
         self.assertEqual(_page.cpus(), 7)
 
-    def test_a_page_that_nobody_keeps_is_looked_at_for_ever_at_no_cost(self):
+    def test_an_abandoned_page_is_looked_at_for_ever_at_no_cost(self):
         Writer(self.path).publish(0)
         for _ in range(50):
             self.forget()
@@ -123,7 +123,7 @@ class PageTest(unittest.TestCase):
         thread.join(60)
         self.assertEqual(answers, [seen + 1])
 
-    def test_changes_end_when_nobody_keeps_the_page(self):
+    def test_changes_end_when_the_page_is_abandoned(self):
         writer = Writer(self.path)
         writer.publish(1)
         seen = []

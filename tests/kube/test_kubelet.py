@@ -143,7 +143,7 @@ def test_what_the_kubelet_wrote_is_the_owners_claim(pods, agent):
     assert foreign_writers(agent) == 0
 
 
-def test_a_kubelet_that_writes_again_alarms_nobody_and_both_are_in_force(node, pods, agent, needy):
+def test_a_kubelet_that_writes_again_raises_no_alert_and_both_are_in_force(node, pods, agent, needy):
     groups, before = pods
     container, kind = groups["burstable"], f"{CGROUPS}/kubepods/burstable"
     ours = lambda path: knob(path, "memory.low") > 64 * MIB

@@ -92,7 +92,7 @@ def test_who_is_stopped_leaves_nothing_and_who_is_killed_leaves_what_the_next_on
     eventually(lambda: taints(cluster) == [] and overcommitted(cluster) == "False", within=60, every=0.3)
 
 
-def test_nobody_is_sent_elsewhere_because_an_agent_is_silent(cluster, new_pod, speaker, agent):
+def test_no_pod_is_sent_elsewhere_because_an_agent_is_silent(cluster, new_pod, speaker, agent):
     pod = new_pod("greedy")
     promise(pod, ALL_AND_MORE)
     eventually(lambda: taints(cluster) == [f"{KEY}:PreferNoSchedule"], within=60, every=0.3)

@@ -274,7 +274,7 @@ def test_someone_else_than_root_is_told_so(command):
 
 
 @pytest.mark.parametrize("content", ["unreadable", "malformed"])
-def test_a_cgroup_file_that_cannot_be_read_costs_nobody_else(new_agent, hand_made, start, tmp_path, content):
+def test_a_cgroup_file_that_cannot_be_read_costs_no_other_container(new_agent, hand_made, start, tmp_path, content):
     bad = hand_made("elbowroom-test-live-bad")
     file = cgroup.ROOT / ("" if cgroup.V2 else "memory") / bad.path / ("memory.max" if cgroup.V2 else "memory.limit_in_bytes")
     # Reading another process's memory at its very beginning is EIO, for root too.

@@ -214,7 +214,7 @@ def test_what_was_read_is_there_though_all_are_dead(new_agent, start):
 
 @pytest.mark.native
 @pytest.mark.parametrize("name", ["private/views", "private/triggers", "pages"])
-def test_what_somebody_unmounts_is_made_anew(agent, start, name):
+def test_what_another_program_unmounts_is_made_anew(agent, start, name):
     container = start("--memory", "256MiB")
     agent.attached(container)
     victim = part(agent, "policy")
@@ -236,7 +236,7 @@ def slow(tmp_path):
 
 
 @pytest.mark.native
-def test_a_container_whose_file_system_hangs_keeps_nobody_from_ending(slow, agent, start, new_agent):
+def test_a_container_whose_file_system_hangs_keeps_no_process_from_ending(slow, agent, start, new_agent):
     bad, good = start(), start("--memory", "256MiB")
     for container in (bad, good):
         agent.attached(container)
@@ -290,7 +290,7 @@ def test_a_stuck_policy_process_delays_no_reader(agent, start):
         slowest.append(delayed())
 
 
-def test_limits_changed_while_nobody_looked_are_seen_afterwards(agent, start):
+def test_limits_changed_while_no_agent_looked_are_seen_afterwards(agent, start):
     container = start("--memory", "256MiB")
     path = agent.attached(container)["path"]
     victim = part(agent, "policy")
@@ -303,7 +303,7 @@ def test_limits_changed_while_nobody_looked_are_seen_afterwards(agent, start):
 
 
 @pytest.mark.native
-def test_a_container_that_ended_while_nobody_looked_is_forgotten(agent, start):
+def test_a_container_that_ended_while_no_agent_looked_is_forgotten(agent, start):
     container, other = start(), start()
     agent.attached(container)
     victim = part(agent, "policy")

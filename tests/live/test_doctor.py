@@ -160,7 +160,7 @@ def test_a_fix_of_the_doctors_own_can_be_taken_back_but_never_below_what_is_in_u
     assert "no fixes" in doctor.undo().stdout
 
 
-def test_a_value_that_somebody_else_set_since_stays(doctor, made, hungry):
+def test_a_value_that_another_program_set_since_stays(doctor, made, hungry):
     limit = host_memory()["MemTotal"] // 100 * 60
     first, second = made("first", limit), made("second", limit)
     hungry(first)("hold 2"), hungry(second)("hold 2")

@@ -207,7 +207,7 @@ NUMBERS = {
 }  # fmt: skip
 
 
-def test_whoever_misbehaves_is_said_in_time_and_holds_nobody_up(binary, agents, hostile):
+def test_a_container_that_misbehaves_is_said_in_time_and_holds_no_other_up(binary, agents, hostile):
     _, here = agents()
 
     def old(age):

@@ -238,7 +238,7 @@ def test_nginx_has_as_many_workers_as_there_are_cpus(agent, start, follow, backg
 
 
 @pytest.mark.parametrize("actuator", ["nginx", "php-fpm"])
-def test_nobody_is_signalled_and_nothing_written_but_what_is_the_containers(agent, start, tmp_path, actuator):
+def test_no_process_is_signalled_and_nothing_written_but_what_is_the_containers(agent, start, tmp_path, actuator):
     container = start()
     path = agent.attached(container)["path"]
     stranger = subprocess.Popen(["sleep", "1000"])

@@ -105,7 +105,7 @@ def pressure_file(container):
     return dict(line.split("=", 1) for line in container.run("env").splitlines() if "=" in line)["MEMORY_PRESSURE_WATCH"]
 
 
-def test_nobody_on_the_host_can_ask_a_containers_programs_for_memory(agent, start, open_run_dir):
+def test_no_user_on_the_host_can_ask_a_containers_programs_for_memory(agent, start, open_run_dir):
     container = start("--memory", "64MiB")
     path = pressure_file(container)
     assert stat.S_ISFIFO(os.stat(f"/proc/{container.pid}/root{path}").st_mode)

@@ -281,7 +281,7 @@ def test_a_crash_of_the_agent_leaves_no_memory_on_disk(agent):
     assert seen >= 3, "supervisor, view server and policy process"
 
 
-def test_an_agent_for_views_shows_views_and_hears_nobody(new_agent, start):
+def test_an_agent_for_views_shows_views_and_hears_no_probe(new_agent, start):
     agent = new_agent('mode = "views"\n').start()
     container = start("--memory", "256MiB", "--probe", "file:/tmp/x")
     agent.attached(container)

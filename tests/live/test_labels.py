@@ -103,7 +103,7 @@ def test_labels_lapse_unless_they_are_given_again(agent, start):
     assert agent.row(kept)["labels_by"] == "a test"
 
 
-def test_nobody_is_given_labels_by_mistake(agent, start):
+def test_no_container_is_given_labels_by_mistake(agent, start):
     container = start()
     agent.attached(container)
     for request, why in [

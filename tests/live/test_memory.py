@@ -184,7 +184,7 @@ def watching(tmp_path):
         process.end()
 
 
-def test_programs_are_asked_for_memory_before_it_is_lent_and_one_that_ends_keeps_nobody_waiting(governed, busy, watching):
+def test_programs_are_asked_for_memory_before_it_is_lent_and_one_that_ends_keeps_no_other_waiting(governed, busy, watching):
     agent = governed("enforce", attach=True)
     owner, gone = watching(busy["b"]), watching(busy["b"])
     eventually(lambda: owner.said() and gone.said(), within=20)
@@ -262,7 +262,7 @@ def test_a_clean_stop_leaves_nothing_behind(governed, busy):
     assert {name: limits(name) for name in RESERVED} == before
 
 
-def test_a_policy_process_that_is_killed_leaves_nobody_squeezed(governed, busy):
+def test_a_policy_process_that_is_killed_leaves_no_container_squeezed(governed, busy):
     before = {name: limits(name) for name in RESERVED}
     agent = governed("enforce")
     fill(agent, busy)

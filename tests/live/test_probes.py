@@ -118,7 +118,7 @@ def test_what_run_says_of_a_probe_counts_for_its_records(agent, start, tmp_path)
     said(agent, container, kind="latency", served=0.25, objective=0.5)
 
 
-def test_a_probe_that_hangs_is_visible_and_holds_nobody_up(new_agent, start, tmp_path):
+def test_a_probe_that_hangs_is_visible_and_holds_no_other_up(new_agent, start, tmp_path):
     script = tmp_path / "hangs"
     script.write_text("#!/bin/sh\nsleep 1000\n")
     script.chmod(0o755)

@@ -185,7 +185,7 @@ def seccomp_mode(container):
     return int(re.search(r"^Seccomp:\s+(\d)", container.read("/proc/self/status"), re.M)[1])
 
 
-def test_only_cpus_that_are_really_the_programs_are_shown_and_not_everybody_the_same(new_agent, keeper, contain, asks):
+def test_only_cpus_that_are_really_the_programs_are_shown_and_not_the_same_to_all(new_agent, keeper, contain, asks):
     new_agent(containers=PLAIN).start()
     firsts = set()
     for n in range(8):
@@ -233,7 +233,7 @@ def test_whichever_process_is_killed_under_load_no_call_fails(new_agent, keeper,
     assert contain(2).program(in_tools(storm), "1")()[3] == 1
 
 
-def test_a_supervisor_killed_before_it_knows_a_containers_page_loses_nobody(run_dir, keeper):
+def test_a_supervisor_killed_before_it_knows_a_containers_page_loses_no_container(run_dir, keeper):
     with socket.socket(socket.AF_UNIX) as slow:
         # An agent that takes its time.
         slow.bind(str(run_dir / "agent.sock"))
@@ -301,7 +301,7 @@ def test_under_a_service_manager_not_even_the_death_of_both_fails_a_call(
         manager.close()
 
 
-def test_a_process_number_that_is_anothers_by_now_shows_nobody_the_others_page(
+def test_a_process_number_that_is_anothers_by_now_shows_no_process_the_others_page(
     new_agent, binary, run_dir, tmp_path, scratch, contain, asks
 ):
     (directory := scratch / "recycled").mkdir()
@@ -342,7 +342,7 @@ def test_one_that_hangs_is_replaced(new_agent, keeper, contain, asks):
     eventually(lambda: ask()[OWN] == 1)
 
 
-def test_who_asks_with_memory_that_is_never_there_keeps_nobody_else_waiting(new_agent, slow, keeper, contain, storm, asks):
+def test_a_program_that_asks_with_memory_that_is_never_there_keeps_no_other_waiting(new_agent, slow, keeper, contain, storm, asks):
     stuck = static("stuck")
     agent = new_agent(containers=PLAIN).start()
     bad, good = contain(0, files=[slow.path]), contain(1)

@@ -121,7 +121,7 @@ def test_a_refused_configuration_costs_no_view_that_was_kept(new_agent, manager,
     assert second.stop() == 0
 
 
-def test_a_stop_while_nobody_knows_the_containers_takes_views_out_of_them(new_agent, manager, start):
+def test_a_stop_while_no_process_knows_the_containers_takes_views_out_of_them(new_agent, manager, start):
     first = new_agent(prefix=manager.prefix()).start()
     manager.heard("READY")
     containers = [start("--memory", f"{size}MiB") for size in (256, 512)]

@@ -138,7 +138,7 @@ def test_without_a_view_nothing_is_changed(regions, page, left):
     assert {seen[name] for name in FREE} == {16}
 
 
-def test_a_view_that_nobody_keeps_any_more_changes_nothing(regions, page):
+def test_an_abandoned_view_changes_nothing(regions, page):
     page.show(3)
     program = regions()
     assert program()["parallel"] == 3
@@ -262,7 +262,7 @@ def test_where_the_page_is_was_said_when_the_program_began(shim, page, tmp_path)
     program.close()
 
 
-def test_a_page_that_nobody_keeps_is_looked_at_every_second_at_no_cost(asks, page):
+def test_an_abandoned_page_is_looked_at_every_second_at_no_cost(asks, page):
     page.show(0)
     program = asks()
     mappings = lambda: Path(f"/proc/{program.main.pid}/maps").read_text().count(str(page.path))

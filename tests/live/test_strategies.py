@@ -137,7 +137,7 @@ def test_swap_is_forbidden_when_that_is_asked_for(ask, made, hungry):
     assert read(file) == before
 
 
-def test_swap_that_somebody_granted_is_not_taken_away(ask, made, hungry):
+def test_swap_that_a_user_granted_is_not_taken_away(ask, made, hungry):
     if not cgroup.V2:
         pytest.skip("needs cgroup v2: v1 grants swap by memory.memsw.limit_in_bytes, which is never written")
     group = made("granted", 256 * MIB)
@@ -322,7 +322,7 @@ def locked(process):
     return found
 
 
-def test_what_was_promised_is_touched_on_nobodys_account(ask, made, hungry):
+def test_what_was_promised_is_touched_on_no_containers_account(ask, made, hungry):
     group = made("promised", 96 * MIB)
     hungry(group)("hold 2")
     peak = knob(group, "memory.peak" if cgroup.V2 else "memory.max_usage_in_bytes")

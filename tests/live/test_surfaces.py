@@ -162,7 +162,7 @@ def test_a_page_of_an_agent_that_was_killed_stays_until_the_next_one_takes_over(
 
 
 @pytest.mark.native
-def test_after_a_clean_stop_nobody_is_told_old_numbers(agent, start):
+def test_after_a_clean_stop_no_program_is_told_old_numbers(agent, start):
     container = start("--memory", "256MiB")
     ask = reads_page(container)
     assert ask()[1] == 256 * MIB
@@ -280,7 +280,7 @@ def test_where_memory_is_not_governed_there_is_nothing_to_watch(new_agent, binar
 
 
 @pytest.mark.parametrize("program", ["watching.py", "sd_watching.py"])
-def test_who_waits_for_memory_is_asked_for_it_whoever_governs_and_by_the_next_policy_process_too(
+def test_a_container_that_waits_for_memory_is_asked_for_it_in_every_mode_and_by_the_next_policy_process_too(
     agent, disk, start, background, tmp_path, program
 ):
     # The disk before the container: what it keeps mounted ends first.

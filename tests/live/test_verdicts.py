@@ -149,7 +149,7 @@ def test_a_crash_loop_does_not_flicker(agent, docker):
     assert "\nattached          no: it has ended\n" in shown
 
 
-def test_nobody_is_told_to_write_to_a_cgroup_that_is_gone(agent):
+def test_no_fix_writes_to_a_cgroup_that_is_gone(agent):
     name = "elbowroom-test-run-and-gone"
     # It is killed when the agent knows it: it sees its limit. Locked memory is not swapped out instead.
     seen = "import ctypes, time\nwhile int(open('/proc/meminfo').read().split()[1]) > 40 << 10: time.sleep(0.01)\n"

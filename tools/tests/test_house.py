@@ -93,6 +93,8 @@ class House(unittest.TestCase):
     def test_words_for_persons_are_found_in_prose_and_not_in_code(self):
         self.assertEqual(house.persons("Nobody reads it, and somebody\nwaits."), ["Nobody", "somebody"])
         self.assertEqual(house.persons("It runs as `nobody`.\n```\nsudo -u nobody true\n```\n"), [])
+        words = house.function_words("fn nobody_waits() {}\npub fn become_nobody() {}\nasync fn reads(nobody: Pid) {}")
+        self.assertEqual(words, ["nobody waits", "reads"])
 
 
 if __name__ == "__main__":

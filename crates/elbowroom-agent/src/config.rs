@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_webhooks_that_everybody_can_read_is_told_of() {
+    fn a_file_with_webhooks_that_all_users_can_read_is_told_of() {
         use std::os::unix::fs::PermissionsExt;
         let file = tempfile::NamedTempFile::new().unwrap();
         let exposure = |text: &str, mode| {
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_to_watch_where_somebody_asks() {
+    fn programs_are_told_to_watch_where_a_label_or_the_operator_asks() {
         let asks = |config: &str| {
             let made = LaunchRequest { id: "4f5e".into(), name: None, labels: BTreeMap::new() };
             AgentConfig::parse(config).unwrap().launch_grant(made).asks

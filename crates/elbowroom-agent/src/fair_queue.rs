@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn who_makes_the_most_loses_its_oldest() {
+    fn the_sender_with_most_loses_its_oldest() {
         let mut queue = FairQueue::<u32, 8>::default();
         for entry in 0..3 {
             queue.push("db", entry);

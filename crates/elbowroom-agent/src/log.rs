@@ -101,7 +101,7 @@ mod tests {
     use std::io::Read;
 
     #[test]
-    fn nobody_waits_for_a_reader_that_hangs_and_it_hears_how_much_it_missed() {
+    fn no_writer_waits_for_a_reader_that_hangs_and_the_reader_hears_how_much_it_missed() {
         let (from, to) = rustix::pipe::pipe().unwrap();
         let (mut from, mut lines) = (File::from(from), LogWriter::new(File::from(to)));
         let line = format!("{}\n", "x".repeat(999));

@@ -353,7 +353,7 @@ fn an_aborted_connection_is_made_anew() {
 }
 
 #[test]
-fn what_somebody_unmounted_is_made_anew() {
+fn what_another_program_unmounted_is_made_anew() {
     for name in ["private/views", "private/triggers", "pages"] {
         let (agent, _watchdog) = agent!(1, 0);
         let policy = agent.pid(AgentRole::Policy);
@@ -482,7 +482,7 @@ fn a_cpu_that_comes_back_shows_nothing_of_before() {
 }
 
 #[test]
-fn a_page_that_nobody_reads_costs_no_request() {
+fn an_unread_page_costs_no_request() {
     let (agent, _watchdog) = agent!(1, 0);
     let requests = || agent.ask("counters").split(' ').nth(1).unwrap().parse::<u64>().unwrap();
     let held = File::open(agent.view(0).join("proc/meminfo")).unwrap();

@@ -66,7 +66,7 @@ pub fn held_by_cell(held_by: LimitedBy) -> &'static str {
 }
 
 /// A disk's state, as metrics spell it.
-pub const fn disk_state(state: DiskState) -> &'static str {
+pub(crate) const fn disk_state(state: DiskState) -> &'static str {
     match state {
         DiskState::Free => "free",
         DiskState::Guard => "guard",

@@ -187,7 +187,7 @@ fn lines(words: Vec<String>) -> String {
 }
 
 /// Columns of the terminal that standard output is; `None` where it is none.
-pub fn terminal_width() -> Option<usize> {
+pub(crate) fn terminal_width() -> Option<usize> {
     let out = std::io::stdout();
     if !out.is_terminal() {
         return None;

@@ -194,7 +194,7 @@ fn a_heap_without_any_sensible_size_is_still_told() {
 }
 
 #[test]
-fn what_the_agent_holds_is_not_told_as_somebody_elses() {
+fn what_the_agent_holds_is_not_told_as_another_programs() {
     type Row = (&'static str, &'static str, fn(&mut Sim));
     let rows: [Row; 5] = [
         ("high-throttles", "memory.high", |h| {

@@ -263,7 +263,7 @@ fn a_service_gets_its_size_from_systemd_and_on_v1_as_a_soft_limit() {
 }
 
 #[test]
-fn a_soft_limit_that_somebody_set_stays() {
+fn a_soft_limit_that_a_user_set_stays() {
     let mut host = services(V1);
     host.facts.groups[4].files.insert("memory.soft_limit_in_bytes".into(), "1048576".into());
     let jobs = housekeeping::jobs(&host.facts, &[]);
@@ -364,7 +364,7 @@ fn donors_are_hosts_jobs_first_then_the_idlest_and_keep_their_reservation() {
 }
 
 #[test]
-fn on_v1_nobody_can_be_asked() {
+fn on_v1_no_container_can_be_asked() {
     let mut host = idle_host(V1);
     host.set("memory.soft_limit_in_bytes", &(6 * GIB).to_string());
     let web = host.facts.containers().next().expect("made with one");

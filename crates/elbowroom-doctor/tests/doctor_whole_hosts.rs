@@ -74,7 +74,7 @@ fn soft_limits(ill: fn(&mut Sim)) -> (Vec<u64>, Vec<u64>) {
 }
 
 #[test]
-fn on_v1_who_is_to_be_protected_never_has_to_give() {
+fn on_v1_a_container_to_be_protected_never_has_to_give() {
     let stolen = |h: &mut Sim| {
         h.usage(200 * MIB);
         h.refaults(5_000);
@@ -118,7 +118,7 @@ fn a_limit_is_raised_once_however_many_findings_ask_for_it() {
 }
 
 #[test]
-fn three_hundred_idle_containers_and_limits_beyond_the_machine_harm_nobody() {
+fn three_hundred_idle_containers_and_limits_beyond_the_machine_give_no_warning() {
     for version in [V1, V2] {
         let mut host = Sim::new(version);
         for _ in 0..300 {

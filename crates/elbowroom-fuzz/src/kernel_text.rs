@@ -7,7 +7,8 @@ use elbowroom_types::psi_trigger::PsiTrigger;
 use elbowroom_types::unit::{parse_bytes, parse_cpus, parse_duration};
 use std::collections::BTreeMap;
 
-/// Arbitrary bytes as every file of the kernel that the sensor reads, and as what is written to a pressure file: a value or an error that names the line, no panic.
+/// Arbitrary bytes as every file of the kernel that the sensor reads, and as what is written to a pressure file: a value or an error that
+/// names the line, no panic.
 pub fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let _ = (

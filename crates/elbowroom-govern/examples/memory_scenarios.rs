@@ -1,7 +1,7 @@
 //! Every rule on the paper's six phases: the table in the documentation.
 //!
-//! `cargo run --release -p elbowroom-govern --example memory_scenarios [v1 | v2 | SEED [silent]]` prints means over eight seeds. With a kernel,
-//! or the seed of a random scenario, it also prints what the governor did in each second, for seed 0.
+//! `cargo run --release -p elbowroom-govern --example memory_scenarios [v1 | v2 | SEED [silent]]` prints means over eight seeds. With a
+//! kernel, or the seed of a random scenario, it also prints what the governor did in each second, for seed 0.
 
 use elbowroom_sim::memory::{
     MemcgVersion, MemoryPolicy, MemoryScenario, MemoryScore, MemorySimStep, judge, library, play,

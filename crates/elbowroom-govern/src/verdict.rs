@@ -15,7 +15,7 @@ use elbowroom_types::verdict::{RaisedLimit, Verdict, VerdictStatus};
 /// How long a container counts as killed after the last kill.
 pub const KILLED_FOR: Micros = Micros::secs(120);
 /// Time that a quota holds a container back, as a part of the time that passed, from which it is throttled; threads add up.
-pub const THROTTLED_PART: f64 = 0.05;
+pub(crate) const THROTTLED_PART: f64 = 0.05;
 /// Waiting for a CPU or a disk this part of the time hurts.
 const WAIT_PART: f64 = 0.25;
 /// A container that uses this part of the CPUs that it may has them for itself.
@@ -235,7 +235,7 @@ fn throttled(facts: &VerdictFacts<'_>) -> Option<Verdict> {
 }
 
 /// Half as much again, in whole hundredths of a CPU, as systemd has it.
-pub fn more_cpus(quota: Millicpu) -> Millicpu {
+pub(crate) fn more_cpus(quota: Millicpu) -> Millicpu {
     Millicpu((quota.get() + quota.get() / 2).next_multiple_of(10))
 }
 

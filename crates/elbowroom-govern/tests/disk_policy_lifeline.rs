@@ -169,7 +169,7 @@ fn a_disk_that_hangs_takes_no_lifeline() {
 }
 
 #[test]
-fn who_comes_back_after_minutes_is_let_in() {
+fn a_container_that_comes_back_after_minutes_is_let_in() {
     let mut toy = toy(SPEED, vec![Tenant::new(0.85, 8.0), Tenant::new(0.3, 32.0)]);
     toy.run(60);
     toy.tenants[1].wants = 0.0;
@@ -207,7 +207,7 @@ fn a_capacity_is_remembered_over_a_restart() {
 }
 
 #[test]
-fn who_is_not_held_by_his_limit_is_named() {
+fn a_container_that_its_limit_does_not_hold_is_named() {
     let mut toy = burst(SPEED, 0.2);
     toy.run(30);
     assert!(!alerts(&toy).contains(&AlertKind::Uncappable), "{:?}", alerts(&toy));
@@ -280,7 +280,7 @@ fn a_higher_tier_comes_first() {
 }
 
 #[test]
-fn a_trickle_of_a_lower_tier_keeps_nobody_from_being_cut() {
+fn a_trickle_of_a_lower_tier_keeps_no_container_from_being_cut() {
     let claimed = |tier, wants, depth| {
         let mut tenant = Tenant::new(wants, depth);
         tenant.claim = Claim { tier, ..Claim::default() };

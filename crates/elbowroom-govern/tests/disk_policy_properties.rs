@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_is_cut_while_nobody_is_short(story in story()) {
+    fn no_container_is_cut_while_none_is_short(story in story()) {
         let mut toy = story.toy();
         let mut broken = Vec::new();
         let mut before = BTreeMap::new();
@@ -142,7 +142,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_is_limited_to_nothing(story in story()) {
+    fn no_container_is_limited_to_nothing(story in story()) {
         let mut toy = story.toy();
         let mut smallest = f64::INFINITY;
         story.play(&mut toy, |toy| {

@@ -99,7 +99,7 @@ fn lifeline_wastes_little() {
 
 /// In W3 both want more than a slow disk can do, and neither takes more than it needs.
 #[test]
-fn lifeline_is_no_worse_than_nothing_where_nobody_can_be_helped() {
+fn lifeline_is_no_worse_than_nothing_where_no_container_can_be_helped() {
     for scale in SCALES {
         let scenario = library::w3(scale);
         let mean = |policy| scores(&scenario, policy).iter().map(|score| score.isolation).sum::<f64>() / 12.0;
@@ -139,8 +139,8 @@ fn lifeline_gives_a_burst_what_is_idle_at_once() {
     }
 }
 
-/// Flash has no one capacity: the more requests wait, the more it does. Beyond its knee that buys little. On a throttled disk whose victim has
-/// one request under way, limits keep the slow disk from ever being at its end, so that it has become slow is learned late.
+/// Flash has no one capacity: the more requests wait, the more it does. Beyond its knee that buys little. On a throttled disk whose victim
+/// has one request under way, limits keep the slow disk from ever being at its end, so that it has become slow is learned late.
 #[test]
 fn lifeline_learns_what_a_disk_can_do_and_learns_again() {
     for (scale, first, again) in

@@ -29,7 +29,7 @@ fn a_censored_lifeline_never_falls() {
 }
 
 #[test]
-fn nobody_is_capped_on_a_disk_without_contention() {
+fn no_container_is_capped_on_a_disk_without_contention() {
     check("contention");
 }
 

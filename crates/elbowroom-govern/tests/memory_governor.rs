@@ -244,7 +244,7 @@ fn misses(usage: Bytes, second: u64, waits: u64) -> GroupMemory {
 }
 
 #[test]
-fn who_says_no_load_and_is_idle_at_times_lends_though_it_reads_from_its_disk() {
+fn a_container_that_says_no_load_and_is_idle_at_times_lends_though_it_reads_from_its_disk() {
     let mut host = Host::new(16, 8);
     let [_, _, lender] = poor_and_lender(&mut host, CgroupSettings::default());
     let served = |host: &mut Host| {
@@ -387,7 +387,7 @@ fn what_its_user_protects_is_its_reservation() {
 }
 
 #[test]
-fn what_a_user_writes_of_his_own_reserves_and_exempts_nothing() {
+fn what_a_user_writes_reserves_and_exempts_nothing() {
     for low in [At(Bytes(60 * GIB)), Max] {
         let mut host = Host::new(64, 30);
         host.made_by_user = true;
@@ -401,7 +401,7 @@ fn what_a_user_writes_of_his_own_reserves_and_exempts_nothing() {
 }
 
 #[test]
-fn who_is_governed_no_more_has_what_was_his_again() {
+fn a_container_that_is_governed_no_more_has_its_own_limits_again() {
     type Ends = fn(&mut Host, CgroupId) -> Vec<MemoryOrder>;
     let ends: [Ends; 3] = [
         |host, lender| host.memory.apply(&HostEvent::Gone(lender)),
@@ -494,7 +494,7 @@ fn what_the_kubelet_may_have_written_over_is_put_in_force_again() {
 }
 
 #[test]
-fn who_waits_for_memory_for_a_tenth_of_the_time_is_pressed() {
+fn a_container_that_waits_for_memory_for_a_tenth_of_the_time_is_pressed() {
     let mut host = Host::new(16, 8);
     let waits = host.group(1, 0, Some("waits"), CgroupSettings::default(), 2);
     let hardly = host.group(2, 0, Some("hardly"), CgroupSettings::default(), 2);
@@ -527,7 +527,7 @@ fn poor_and_rich(host: &mut Host, rich: Counted) -> [CgroupId; 2] {
 }
 
 #[test]
-fn who_can_give_nothing_is_asked_for_it() {
+fn a_container_that_can_give_nothing_is_asked_for_it() {
     let mut host = Host::new(16, 8);
     // Anonymous memory, and no swap; it has use for it.
     let [_, rich] = poor_and_rich(&mut host, |second, usage| GroupMemory {
@@ -556,7 +556,7 @@ fn shared_memory_that_is_mapped_takes_nothing_off_the_page_cache() {
 }
 
 #[test]
-fn who_can_give_nothing_does_not_stand_before_who_can() {
+fn a_container_that_can_give_nothing_does_not_stand_before_one_that_can() {
     let mut host = Host::new(16, 8);
     let pool = host.group(1, 0, None, max(8), 8);
     let poor = host.group(2, pool.0, Some("poor"), max(2), 1);
@@ -630,7 +630,7 @@ fn a_pod_of_several_containers_lends_to_others_outside_of_it() {
 }
 
 #[test]
-fn nobody_outside_gives_for_a_pod_that_is_full() {
+fn no_container_outside_gives_for_a_pod_that_is_full() {
     // The pod's own limit is what its container meets: only the other one in it can help.
     let (mut host, [app, sidecar, beside]) = pod_and_beside(1, [true, false, false], [5, 3, 7]);
     let orders = host.pass(60);
@@ -639,7 +639,7 @@ fn nobody_outside_gives_for_a_pod_that_is_full() {
 }
 
 #[test]
-fn in_a_pod_nobody_is_owed_more_than_its_limit() {
+fn in_a_pod_no_container_is_owed_more_than_its_limit() {
     let (mut host, all) = pod_and_beside(8, [true; 3], [4, 4, 7]);
     host.pass(60);
     let owed = all.map(|id| host.memory.status(id).unwrap().entitlement.get() as f64 / GIB as f64);

@@ -33,7 +33,7 @@ fn against(rule: MemoryPolicy, other: MemoryPolicy, holds: impl Fn(&MemoryScore,
 }
 
 #[test]
-fn without_limits_whoever_touches_most_pages_has_them() {
+fn without_limits_the_container_that_touches_most_pages_has_them() {
     against(MemoryPolicy::None, MemoryPolicy::Max, |none, max| {
         none.satisfied[0][0] < 0.5 && none.satisfied[2][0] < 0.5 && max.satisfaction(&[0, 2]) > 0.99
     });
@@ -66,7 +66,7 @@ fn with_the_governor_nothing_is_wasted() {
 }
 
 #[test]
-fn who_wants_his_memory_back_has_it_within_ten_seconds() {
+fn a_container_that_wants_its_memory_back_has_it_within_ten_seconds() {
     against(MemoryPolicy::Governor, MemoryPolicy::None, |governor, none| {
         governor.recovery[2].iter().all(|seconds| *seconds < 10.0) && none.recovery[2][0] > 100.0
     });

@@ -59,7 +59,7 @@ fn a_container_without_an_answer_gets_no_second_order() {
 }
 
 #[test]
-fn what_somebody_else_wrote_is_left_alone() {
+fn what_another_program_wrote_is_left_alone() {
     check("foreign");
 }
 
@@ -69,7 +69,7 @@ fn a_view_never_shows_less_than_the_floor() {
 }
 
 #[test]
-fn nobody_dies_who_would_have_lived() {
+fn no_container_dies_that_would_have_lived() {
     check("deaths");
 }
 

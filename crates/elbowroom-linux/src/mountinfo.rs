@@ -172,7 +172,7 @@ impl MountTable {
     }
 
     /// What is mounted on the mount with this number, at whatever path.
-    pub fn mounted_on(&self, id: u64) -> impl Iterator<Item = &MountEntry> {
+    pub(crate) fn mounted_on(&self, id: u64) -> impl Iterator<Item = &MountEntry> {
         let first = self.children.partition_point(|(parent, _)| *parent < Some(id));
         let own = self.children[first..].iter().take_while(move |(parent, _)| *parent == Some(id));
         own.map(|(_, at)| &self.mounts[*at])

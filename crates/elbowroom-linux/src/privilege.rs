@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_unprivileged_is_not_root() {
+    fn the_unprivileged_user_is_not_root() {
         assert_ne!(unprivileged_user().uid, 0);
     }
 

@@ -205,7 +205,7 @@ pub fn loadavg(text: &str) -> Result<LoadAvg, Malformed> {
 }
 
 /// What of `/proc/vmstat` tells of reclaim; counters that a kernel lacks are zero. `stalled` is another file's.
-pub fn reclaim_counters(text: &str) -> Result<ReclaimCounters, Malformed> {
+pub(crate) fn reclaim_counters(text: &str) -> Result<ReclaimCounters, Malformed> {
     let (mut counters, mut scanned_by_kind) = (ReclaimCounters::default(), 0u64);
     for entry in flat_keyed(text) {
         let (key, n) = entry?;

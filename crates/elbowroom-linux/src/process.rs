@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_nobody_waited_for_is_dying() {
+    fn a_process_that_was_not_waited_for_is_dying() {
         let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let pid = child.id() as i32;
         assert!(!is_dying(pid));

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_never_answers_takes_nobody_else_away_and_no_longer_than_the_limit() {
+    fn a_process_that_never_answers_hides_no_other_and_takes_no_longer_than_the_limit() {
         let (release, stuck) = mpsc::channel::<()>();
         let work = (1..4).inspect(move |pid| {
             if *pid == 3 {

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_that_nobody_waited_for_are_counted_as_missed() {
+    fn ticks_that_were_not_waited_for_are_counted_as_missed() {
         let ticker = Ticker::new(Micros::millis(5)).unwrap();
         let start = now();
         while now().saturating_sub(start) < Micros::millis(26) {

@@ -2,9 +2,9 @@
 //!
 //! # Problem
 //! A message may carry descriptors (`SCM_RIGHTS`, unix(7)). A process that takes the message, or closes a socket in whose queue it lies,
-//! releases the files in its own thread, whether it asked for descriptors or not (`scm_destroy` and `fput` in the kernel). A TCP socket with
-//! `SO_LINGER` lets that thread sleep for as long as its sender likes; a file of a FUSE server that does not answer, for good, and SIGKILL
-//! does not end it.
+//! releases the files in its own thread, whether it asked for descriptors or not (`scm_destroy` and `fput` in the kernel). A TCP socket
+//! with `SO_LINGER` lets that thread sleep for as long as its sender likes; a file of a FUSE server that does not answer, for good, and
+//! SIGKILL does not end it.
 //!
 //! # Approach
 //! Since Linux 6.16 a socket can say that it takes none: then sending fails, with `EPERM`. [`refuse_descriptors`] comes before bind(2), so
@@ -25,7 +25,7 @@ pub(crate) const SO_PASSRIGHTS: libc::c_int = 83;
 const BACKLOG: i32 = 128;
 
 /// Has the kernel refuse messages with descriptors to this socket. False before Linux 6.16: then they come.
-pub fn refuse_descriptors(socket: impl AsFd) -> bool {
+pub(crate) fn refuse_descriptors(socket: impl AsFd) -> bool {
     set_flag(socket, SO_PASSRIGHTS, false)
 }
 
@@ -66,7 +66,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn who_connects_brings_no_descriptors() {
+    fn a_client_brings_no_descriptors() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let listener = listen(&path, 0o600, None).unwrap();

@@ -7,18 +7,17 @@
 //! # Approach
 //! A file of a tmpfs of ours, so that a page that is mapped needs no process to be there: no fault on it asks a process. The one writer
 //! publishes with a few pwrite(2): two copies of the view, and a
-//! generation that says which is current, as in the memory that the agent's processes share. Each write takes and gives back the lock of the
-//! page in the cache, so readers see them in their order. A writer that dies half way
-//! leaves a whole view current. It stores nothing through a mapping: a container whose root may mount on its own page what it likes can
-//! make it writable and shorten it, which costs the writer no signal then, and that container its page. A change of what the container
-//! may use also increments a futex and wakes its waiters. A writer that takes over does so with its first view, for the one before may
-//! have died in between.
+//! generation that says which is current, as in the memory that the agent's processes share. Each write takes and gives back the lock of
+//! the page in the cache, so readers see them in their order. A writer that dies half way leaves a whole view current. It stores nothing
+//! through a mapping: a container whose root may mount on its own page what it likes can make it writable and shorten it, which costs the
+//! writer no signal then, and that container its page. A change of what the container may use also increments a futex and wakes its
+//! waiters. A writer that takes over does so with its first view, for the one before may have died in between.
 //!
 //! # Properties (`tests/view_page.rs`, and below)
 //! - `c_and_rust_agree_about_every_field`
 //! - `no_reader_ever_sees_half_a_view`
 //! - `a_page_that_is_left_half_made_is_made_again`
-//! - `who_waits_is_woken_though_the_writer_died_before_it_could`
+//! - `a_waiter_is_woken_though_the_writer_died_before_it_could`
 
 use crate::timer;
 use elbowroom_view::pages::mapped::{MAGIC, MappedView, VERSION, VIEW_WORDS, is_view_change};
@@ -191,7 +190,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn who_shortens_its_page_breaks_nothing_else_and_the_next_writer_makes_another() {
+    fn a_container_that_shortens_its_page_breaks_nothing_else_and_the_next_writer_makes_another() {
         let dir = tempfile::tempdir().unwrap();
         let open = || ViewPage::open(dir.path(), "page").unwrap();
         let view = |cpus| MappedView { cpus, ..MappedView::DETACHED };
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_woken_though_the_writer_died_before_it_could() {
+    fn a_waiter_is_woken_though_the_writer_died_before_it_could() {
         let dir = tempfile::tempdir().unwrap();
         let open = || ViewPage::open(dir.path(), "page").unwrap();
         let changes = |page: &ViewPage| page.changes_word().load(Ordering::SeqCst);

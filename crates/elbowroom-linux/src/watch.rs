@@ -2,8 +2,8 @@
 //!
 //! One fanotify mark per hierarchy where the kernel takes it: cgroupfs has had the file system id that
 //! `FAN_REPORT_DFID_NAME` needs since Linux 6.6. Elsewhere an inotify watch on every directory, added before the directory
-//! is listed and its settings are read so that nothing falls between. Both report `write(2)` to a setting within tens of microseconds; neither
-//! promises completeness (queues overflow, watches run out), so the sensor also rescans. Where root's other programs have used up
+//! is listed and its settings are read so that nothing falls between. Both report `write(2)` to a setting within tens of microseconds;
+//! neither promises completeness (queues overflow, watches run out), so the sensor also rescans. Where root's other programs have used up
 //! `fs.inotify.max_user_instances` (128 by default, of which container shims take several each), rescans are all there is.
 //!
 //! Notices name a directory by hierarchy and inode. On cgroupfs a file handle is the inode number, which spares a lookup

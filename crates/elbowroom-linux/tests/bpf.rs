@@ -336,7 +336,7 @@ fn a_run_that_began_in_a_hidden_switch_is_counted_where_it_ends() {
         let missed = set.stats().missed;
         // Others run there too, and each that comes and goes is seen.
         until("it ran on", || {
-            forget_who_runs(0);
+            forget_running_threads(0);
             group.usage() > Micros::millis(600)
         });
         // sched_autogroup_exit_task() puts an exiting task on its CPU once more: only what it ran since then is known.
@@ -350,7 +350,7 @@ fn a_run_that_began_in_a_hidden_switch_is_counted_where_it_ends() {
 }
 
 /// Makes the program's note of a CPU be of a task that is none, as if the switch to the one that runs had been hidden.
-fn forget_who_runs(cpu: u32) {
+fn forget_running_threads(cpu: u32) {
     use libbpf_rs::query::MapInfoIter;
     use libbpf_rs::{MapCore, MapFlags, MapHandle};
     let ours = MapInfoIter::default().filter(|map| map.name == "cpus" && map.value_size == 64);
@@ -385,7 +385,7 @@ fn an_untracked_slot_is_silent_and_starts_again_at_zero() {
 }
 
 #[test]
-fn the_sensor_names_who_ran_with_the_kernels_account_and_leaves_sleepers_alone() {
+fn the_sensor_names_groups_that_ran_with_the_kernels_account_and_leaves_sleepers_alone() {
     let Some(machine) = Machine::find() else { return };
     let Some(_) = machine.open() else { return };
     let layout = CgroupLayout::detect(&Root::host().unwrap()).unwrap();

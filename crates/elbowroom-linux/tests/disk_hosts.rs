@@ -304,7 +304,7 @@ fn changes_are_told_once_and_only_they() {
 }
 
 #[test]
-fn who_waits_for_a_disk_is_read_every_time() {
+fn a_container_that_waits_for_a_disk_is_read_every_time() {
     let host = host!("nvme-partitions").replace("file_dirty 12288", "file_dirty 0");
     let used = "-- sys/fs/cgroup/x/cpu.stat --\nusage_usec 5\nuser_usec 5\nsystem_usec 0\n";
     let (host, mut sensor) = open(&format!("{host}{used}"), &[]);

@@ -149,7 +149,7 @@ fn what_is_made_in_another_hierarchy_later_is_noticed_with_its_settings() {
 }
 
 #[test]
-fn settings_are_told_when_somebody_writes_them() {
+fn settings_are_told_when_they_are_written() {
     with_both(|mut rig, mut told| {
         rig.mkdir("a");
         let path = rig.path("a");

@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_link_leads_to_no_file_of_the_host_and_its_pipe_holds_nobody_up() {
+    fn a_containers_link_leads_to_no_file_of_the_host_and_its_pipe_holds_no_process_up() {
         let (host, container) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let secret = host.path().join("secret");
         std::fs::write(&secret, "the host's").unwrap();

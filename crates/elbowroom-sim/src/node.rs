@@ -15,7 +15,7 @@
 //! A *want* is what a program would use if nothing stopped it, which may depend on its view.
 //!
 //! # Properties
-//! - `nobody_gets_cpu_time_that_was_not_there`
+//! - `no_container_gets_cpu_time_that_was_not_there`
 //! - `busy_groups_divide_a_full_machine_by_weight`
 //! - `a_full_machine_has_no_slack`
 

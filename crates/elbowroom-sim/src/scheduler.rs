@@ -165,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_gets_cpu_time_that_was_not_there(
+        fn no_container_gets_cpu_time_that_was_not_there(
             cpus in 1u32..8, groups in proptest::collection::vec((1u64..1000, 0u32..8), 0..8)
         ) {
             let mut sim = NodeSimulator::new(cpus, Bytes::gib(1));

@@ -26,7 +26,7 @@ pub const DEV: &str = "/dev";
 /// The name of the file that a container's programs watch to be asked for memory.
 pub const PRESSURE_FILE_NAME: &str = "elbowroom-pressure";
 /// Where programs of a container with a [`DEV`] of its own find it.
-pub const PRESSURE_FILE: &str = "/dev/elbowroom-pressure";
+pub(crate) const PRESSURE_FILE: &str = "/dev/elbowroom-pressure";
 
 /// The room of a program, as far as it is less than the machine: what is `None` is the machine's, and needs no words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_has_set_is_his() {
+    fn what_the_user_has_set_stays() {
         let room = LaunchLimits { cpus: Some(2), memory: Some(Bytes::gib(1)) };
         for row in STARTUP_VARIABLES {
             let vars = env_without_view(room, |name| name == row.name);
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn who_follows_files_is_told_nothing_beside_a_view() {
+    fn a_runtime_that_follows_files_is_told_nothing_beside_a_view() {
         let room = LaunchLimits { cpus: Some(2), memory: Some(Bytes::mib(1000)) };
         let beside = [
             "OMP_NUM_THREADS=2",
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_something_else_is_left_to_it() {
+    fn a_program_that_watches_something_else_is_left_to_it() {
         let told = |users: &str| text(&pressure_env("/x", |name| name == users));
         assert_eq!(told(""), ["MEMORY_PRESSURE_WATCH=/x", "MEMORY_PRESSURE_WRITE=Cg=="]);
         for users in ["MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE"] {

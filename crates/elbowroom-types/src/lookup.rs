@@ -132,7 +132,7 @@ fn distance(a: &str, b: &str) -> usize {
 }
 
 /// An identifier as engines print it; a path, which is one where no engine of the host answers for the container, as it is.
-pub fn short_id(id: &str) -> String {
+pub(crate) fn short_id(id: &str) -> String {
     if id.starts_with('/') { id.to_owned() } else { id.chars().take(SHORT_ID).collect() }
 }
 

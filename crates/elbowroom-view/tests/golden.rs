@@ -1,5 +1,5 @@
 //! Every file of two containers on two captured hosts, as text to read and review: `tests/golden/*.txt`.
-//! `BLESS=1 cargo test -p elbowroom-view golden` writes them anew.
+//! `UPDATE_GOLDEN=1 cargo test -p elbowroom-view golden` writes them anew.
 #![allow(clippy::disallowed_methods, reason = "tests read fixtures; the crate reads nothing")]
 
 use crate::common::{Host, files, host, material, middle, small, text_of};
@@ -27,7 +27,7 @@ fn check(golden: &str, host: &Host, (facts, times): (ContainerSnapshot, Vec<CpuT
         })
         .collect();
     let path = material("golden").join(golden);
-    if std::env::var_os("BLESS").is_some() {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&path, &found).unwrap();
     }
     let expect = std::fs::read_to_string(&path).unwrap();

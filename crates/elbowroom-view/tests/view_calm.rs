@@ -95,7 +95,8 @@ fn a_real_change_is_followed_within_200_ms_down_and_a_second_up() {
 }
 
 #[test]
-fn who_wakes_up_among_sleepers_is_followed_within_200_ms_though_they_are_looked_at_half_as_often() {
+fn a_container_that_wakes_up_among_sleepers_is_followed_within_200_ms_though_they_are_looked_at_half_as_often()
+ {
     for phase in 0..48 {
         let mut views = views(16, 2);
         let (sleeps, change) = (3_000_000, 5_000_000 + phase * 1_000);
@@ -160,7 +161,7 @@ fn steady_load_with_noise_changes_a_view_at_most_twice_a_minute() {
 }
 
 #[test]
-fn a_pause_lets_nobody_rise_and_a_spike_nobody_fall() {
+fn a_pause_lets_no_container_rise_and_a_spike_none_fall() {
     for change in phases() {
         let mut paused = views(16, 2);
         let mut load = |at: u64| {
@@ -184,7 +185,7 @@ fn a_pause_lets_nobody_rise_and_a_spike_nobody_fall() {
 }
 
 #[test]
-fn spikes_again_and_again_keep_nobody_down() {
+fn spikes_again_and_again_keep_no_container_down() {
     // Something of the host takes one of two CPUs for 40 ms in every 300 ms: the container has 1.87.
     let mut load = |at: u64| {
         let spikes = at / 300_000 * 40_000 + (at % 300_000).min(40_000);

@@ -243,7 +243,7 @@ fn settings_move_a_view_at_once_and_say_so() {
 }
 
 #[test]
-fn who_is_taken_over_keeps_what_he_was_shown_within_his_bounds() {
+fn a_container_that_is_taken_over_keeps_what_it_was_shown_within_its_bounds() {
     let mut world = World::new(ViewPolicy { hierarchy: true, ..bare() }, 8, MEMORY);
     let soft = CgroupSettings {
         memory_soft: Some(Limit::At(Bytes::gib(2))),
@@ -540,7 +540,7 @@ fn what_a_group_grants_fits_into_its_limit() {
 }
 
 #[test]
-fn what_a_group_granted_it_grants_to_nobody_else() {
+fn what_a_group_granted_it_grants_to_no_other() {
     let mut world = World::new(ViewPolicy::default(), 20, Bytes::gib(24));
     let at = |mib: u64| Some(Limit::At(Bytes::mib(mib)));
     let pod = world.slice(None, "pod", CgroupSettings { memory_max: at(1000), ..weight(100) });
@@ -563,12 +563,12 @@ fn what_a_group_granted_it_grants_to_nobody_else() {
 }
 
 #[test]
-fn a_group_that_is_promised_away_lets_nobody_grow() {
+fn a_group_that_is_promised_away_lets_no_container_grow() {
     assert_eq!(five_below(ViewPolicy::default(), 5 * 315, Bytes::mib(64)), [315; 5]);
 }
 
 #[test]
-fn who_is_held_by_a_group_is_told_so() {
+fn a_container_that_a_group_holds_is_told_so() {
     let mut world = World::new(ViewPolicy::default(), 20, Bytes::gib(24));
     let at = |mib: u64| Some(Limit::At(Bytes::mib(mib)));
     let all = world.slice(None, "all", CgroupSettings { memory_max: at(1000), ..weight(100) });

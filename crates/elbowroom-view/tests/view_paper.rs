@@ -144,7 +144,7 @@ fn slow_heaps_are_promised_too_much_unless_promises_are_counted() {
 }
 
 #[test]
-fn reclaim_sends_everybody_back_to_the_soft_limit() {
+fn reclaim_sends_all_containers_back_to_the_soft_limit() {
     let mut world = World::new(ViewPolicy::paper(), 20, Bytes::gib(64));
     let ids: Vec<CgroupId> = (0..2).map(|_| world.container(None, elastic(), heap(Bytes::gib(1)))).collect();
     world.run(500);

@@ -332,7 +332,7 @@ proptest! {
     }
 
     #[test]
-    fn the_papers_views_are_its_two_steps_applied_to_everybody(specs in specs()) {
+    fn the_papers_views_are_its_two_steps_applied_to_all_containers(specs in specs()) {
         let policy = ViewPolicy::paper();
         let mut views = ViewTable::new(policy);
         let mut machine = NodeProperties::default();

@@ -91,7 +91,7 @@ fn eight(first: CgroupSettings) -> [CgroupSettings; 8] {
 }
 
 #[test]
-fn what_nobody_known_uses_is_not_up_for_division() {
+fn what_no_known_group_uses_is_not_up_for_division() {
     let mut views = by_hand(waterfill(), &eight(weight(100)));
     views.apply(&tick(1, 0, &[(1, 0, 0)]));
     views.apply(&tick(2, 24_000 * 3, &[(1, 24_000, 0)]));

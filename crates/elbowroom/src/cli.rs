@@ -126,9 +126,9 @@ pub(crate) enum Verb {
     Fleet(crate::fleet::FleetArgs),
     /// Answer system calls of static programs until SIGTERM.
     ///
-    /// It answers sched_getaffinity and sysinfo of containers that ask for it: those with the label elbowroom.dev/seccomp=on that the wrapper
-    /// runtime starts (docs/guide/seccomp.md). Static programs need it, because they read no file. While such a container runs, it needs
-    /// its keeper.
+    /// It answers sched_getaffinity and sysinfo of containers that ask for it: those with the label elbowroom.dev/seccomp=on that the
+    /// wrapper runtime starts (docs/guide/seccomp.md). Static programs need it, because they read no file. While such a container runs, it
+    /// needs its keeper.
     Keeper,
     /// Print everything as OpenMetrics text, for Prometheus.
     #[command(after_help = "Example, for node_exporter's textfile collector:\n  \

@@ -1,7 +1,7 @@
 //! A setting of a server that follows its container's room: which value fits, when it is changed, and why.
 //!
-//! Less room is followed at once, but for [`FollowRule::min_interval`]; more room only when it has been there all that time. A size moves by a
-//! tenth or more. Nothing goes beyond what the server's user set.
+//! Less room is followed at once, but for [`FollowRule::min_interval`]; more room only when it has been there all that time. A size moves
+//! by a tenth or more. Nothing goes beyond what the server's user set.
 
 use elbowroom_types::unit::{Bytes, Micros};
 use serde::{Deserialize, Serialize};

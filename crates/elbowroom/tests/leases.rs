@@ -54,7 +54,7 @@ fn second() -> Duration {
 }
 
 #[test]
-fn whoever_is_killed_with_the_policy_process_limits_are_back_within_a_second() {
+fn whichever_process_is_killed_with_the_policy_process_limits_are_back_within_a_second() {
     let (agent, group, _watchdog) = governed!();
     let mut slowest = Duration::ZERO;
     let turns: [&[AgentRole]; 5] = [
@@ -114,7 +114,7 @@ fn a_policy_process_that_hangs_is_replaced_and_loses_its_limits() {
 }
 
 #[test]
-fn when_both_were_stopped_nobody_was_silent() {
+fn when_both_were_stopped_neither_was_silent() {
     let (agent, group, _watchdog) = governed!();
     limit(&agent, &group);
     let pids = [AgentRole::Supervisor, AgentRole::Policy].map(|role| agent.wait_for(role, None));

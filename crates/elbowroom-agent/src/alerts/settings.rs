@@ -115,7 +115,7 @@ fn is_default(format: &WebhookFormat) -> bool {
 
 impl HookSettings {
     /// Whether it is to be told of an alert.
-    pub fn accepts(&self, alert: &Alert) -> bool {
+    pub(crate) fn accepts(&self, alert: &Alert) -> bool {
         (self.kinds.is_empty() || self.kinds.contains(&alert.kind)) && alert.severity >= self.severity
     }
 

@@ -97,7 +97,7 @@ fn a_program_that_fails_or_is_not_there_is_counted() {
 }
 
 #[test]
-fn a_program_that_hangs_is_killed_with_its_children_and_delays_nobody() {
+fn a_program_that_hangs_is_killed_with_its_children_and_delays_no_other() {
     let dir = tempfile::tempdir().unwrap();
     let pids = dir.path().join("pids");
     let text = format!("sleep 1000 & echo $! $$ > {}; wait", pids.display());

@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Step of a ring in milliseconds, and how many blocks of [`block::POINTS`] points it keeps.
-pub const TIERS: [(u64, usize); 3] = [(1_000, 10), (10_000, 12), (60_000, 24)];
+pub(crate) const TIERS: [(u64, usize); 3] = [(1_000, 10), (10_000, 12), (60_000, 24)];
 /// Most containers with a history. Of those that are gone the one that went first makes room for a new one.
 pub(crate) const MAX_SUBJECTS: usize = 1_024;
 /// Most changes that are kept, of all containers together. With `n` containers that had some, each keeps at least its last

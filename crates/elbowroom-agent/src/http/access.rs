@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_everybody_can_read_or_guess_is_none() {
+    fn a_token_that_others_can_read_or_guess_is_none() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");

@@ -1,8 +1,9 @@
 //! The open connections of one listener, and which is closed when one more comes than it serves.
 //!
-//! A client that connects and stays silent, or asks now and then, cannot be told from an attacker that does so a thousand times. So the next
-//! connection is always served, in the place of one of the client with most connections: of these, the one whose last request is oldest is
-//! closed. A client is a user at a unix socket, and all strangers of the network together. A connection that showed the token is not closed.
+//! A client that connects and stays silent, or asks now and then, cannot be told from an attacker that does so a thousand times. So the
+//! next connection is always served, in the place of one of the client with most connections: of these, the one whose last request is
+//! oldest is closed. A client is a user at a unix socket, and all strangers of the network together. A connection that showed the token is
+//! not closed.
 
 use super::access::HttpPeer;
 use std::collections::BTreeMap;

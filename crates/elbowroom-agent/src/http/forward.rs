@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_recording_is_told_to_who_has_the_link_alone() {
+    async fn a_recording_is_told_to_holders_of_the_link_alone() {
         let target = ForwardTarget::Here(Router::new().route("/api/v1/status", get(async || "here")));
         let state = ForwardState::new(target, BearerToken::random().unwrap(), |_| {}).unwrap();
         let code = state.code.lock().unwrap().as_str().to_owned();

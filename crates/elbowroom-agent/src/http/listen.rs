@@ -76,8 +76,8 @@ pub(super) async fn serve_tcp(
                 match tls {
                     None => serve_connection(stream, client, gate, app).await,
                     Some(tls) => {
-                        let shaken = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, tls.accept(stream)).await;
-                        if let Ok(Ok(stream)) = shaken {
+                        let accepted = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, tls.accept(stream)).await;
+                        if let Ok(Ok(stream)) = accepted {
                             serve_connection(stream, client, gate, app).await;
                         }
                     }
@@ -178,7 +178,7 @@ mod tests {
     use tokio::net::TcpStream;
 
     /// More than are served at a time.
-    const CROWD: usize = 3 * MAX_CONNECTIONS;
+    const MORE_THAN_ALL: usize = 3 * MAX_CONNECTIONS;
 
     /// Asks on a connection; the status of the answer.
     async fn ask(stream: &mut TcpStream, token: &str) -> Option<String> {
@@ -205,21 +205,21 @@ mod tests {
         (address, text, tokio::spawn(serve_tcp(listener, None, Some(Arc::new(token)), app)))
     }
 
-    async fn crowd(address: SocketAddr) -> Vec<TcpStream> {
-        let mut crowd = Vec::new();
-        for _ in 0..CROWD {
-            crowd.push(TcpStream::connect(address).await.unwrap());
+    async fn connections(address: SocketAddr) -> Vec<TcpStream> {
+        let mut connections = Vec::new();
+        for _ in 0..MORE_THAN_ALL {
+            connections.push(TcpStream::connect(address).await.unwrap());
         }
-        crowd
+        connections
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn who_has_the_token_gets_in_and_stays_while_all_connections_and_more_are_held() {
+    async fn a_holder_of_the_token_gets_in_and_stays_while_all_connections_and_more_are_held() {
         let (address, text, server) = serve(b"here".to_vec()).await;
-        let held = crowd(address).await;
+        let held = connections(address).await;
         let mut client = TcpStream::connect(address).await.unwrap();
         assert_eq!(ask(&mut client, &text).await.as_deref(), Some("200"));
-        let more = crowd(address).await;
+        let more = connections(address).await;
         let mut last = TcpStream::connect(address).await.unwrap();
         assert_eq!(ask(&mut last, "0123456789abcdef").await.as_deref(), Some("200"), "the page is for all");
         assert_eq!(ask(&mut client, &text).await.as_deref(), Some("200"));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn answers_that_nobody_reads_are_bounded_for_each_client() {
+    async fn unread_answers_are_bounded_for_each_client() {
         // Far more than the kernel keeps for a connection.
         let (address, text, server) = serve(vec![b'x'; 24 << 20]).await;
         let (mut unread, known) = (Vec::new(), text.as_str());
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn who_has_the_token_waits_for_no_stranger() {
+    async fn a_holder_of_the_token_waits_for_no_stranger() {
         let (address, text, server) = serve(b"here".to_vec()).await;
         let strangers: Vec<_> = (2..MAX_CONNECTIONS).map(|_| tokio::spawn(ask_on(address))).collect();
         let mut client = TcpStream::connect(address).await.unwrap();

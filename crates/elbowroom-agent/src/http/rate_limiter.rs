@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 /// Time between two turns: 250 a second.
 const EMISSION_INTERVAL: Duration = Duration::from_millis(4);
-/// Turns that are kept for a crowd that comes at once, such as a page with all it loads, or many clients after a restart.
+/// Turns that are kept for a tasks that comes at once, such as a page with all it loads, or many clients after a restart.
 const BURST: u32 = 256;
 
 /// A pace.
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_in_time_never_waits() {
+    fn requests_within_the_rate_never_wait() {
         let (mut turns, now) = (Turns::default(), Instant::now());
         for n in 0..10_000 {
             let at = now + EMISSION_INTERVAL * n;
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn who_leaves_the_queue_takes_no_turn_along() {
+    async fn a_waiter_that_leaves_the_queue_takes_no_turn_along() {
         let pace = Arc::new(RateLimiter::default());
         for _ in 0..=BURST {
             pace.acquire().await;
@@ -93,11 +93,11 @@ mod tests {
             waiting.fetch_add(1, Ordering::Relaxed);
             pace.acquire().await;
         };
-        let crowd: Vec<_> = waiters.map(|waiter| tokio::spawn(wait(waiter))).collect();
-        while waiting.load(Ordering::Relaxed) < crowd.len() {
+        let tasks: Vec<_> = waiters.map(|waiter| tokio::spawn(wait(waiter))).collect();
+        while waiting.load(Ordering::Relaxed) < tasks.len() {
             tokio::task::yield_now().await;
         }
-        crowd.iter().for_each(tokio::task::JoinHandle::abort);
+        tasks.iter().for_each(tokio::task::JoinHandle::abort);
         let next = tokio::time::timeout(Duration::from_secs(20), pace.acquire());
         next.await.expect("10,000 turns are 40 s");
     }

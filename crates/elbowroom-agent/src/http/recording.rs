@@ -52,7 +52,7 @@ pub fn serve(dir: &Path, at: Option<u64>, address: SocketAddr) -> Result<()> {
         Some(time) => RecordingCursor::at(dir, time)?,
         None => RecordingCursor::last(dir)?,
     };
-    let (moments, shown) = (load(dir, &end)?, end.time());
+    let (snapshots, shown) = (load(dir, &end)?, end.time());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting")?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(address)
@@ -64,7 +64,7 @@ pub fn serve(dir: &Path, at: Option<u64>, address: SocketAddr) -> Result<()> {
             timestamp::format_local(shown),
             forward::link(address, code.as_str())
         ));
-        let target = ForwardTarget::Here(router(Arc::new(RecordingSource(moments))));
+        let target = ForwardTarget::Here(router(Arc::new(RecordingSource(snapshots))));
         let state = ForwardState::new(target, code, move |code| say(&forward::link(address, code)))?;
         let mut stop = signal(SignalKind::interrupt()).context("waiting for signals")?;
         let mut end = signal(SignalKind::terminate()).context("waiting for signals")?;
@@ -77,9 +77,9 @@ pub fn serve(dir: &Path, at: Option<u64>, address: SocketAddr) -> Result<()> {
     })
 }
 
-/// Everything up to `end` that history keeps: of some moments all, and of each what changed.
+/// Everything up to `end` that history keeps: of some snapshots all, and of each what changed.
 fn load(dir: &Path, end: &RecordingCursor) -> Result<SnapshotStore> {
-    let moments = SnapshotStore::new();
+    let snapshots = SnapshotStore::new();
     let (longest, _) = RESOLUTIONS[RESOLUTIONS.len() - 1];
     let mut cursor = match RecordingCursor::at(dir, end.time().saturating_sub(longest)) {
         Ok(cursor) if cursor.position() <= end.position() => cursor,
@@ -92,13 +92,13 @@ fn load(dir: &Path, end: &RecordingCursor) -> Result<SnapshotStore> {
         let closely = RESOLUTIONS.iter().find(|(back, _)| end.time().abs_diff(time) <= *back);
         let due = closely.is_some_and(|(_, every)| taken.is_none_or(|taken| time.abs_diff(taken) >= *every));
         if due || is_end {
-            moments.insert(cursor.snapshot()?);
+            snapshots.insert(cursor.snapshot()?);
             taken = Some(time);
         } else {
-            moments.insert_changes(cursor.changes()?);
+            snapshots.insert_changes(cursor.changes()?);
         }
         if is_end || !cursor.advance()? {
-            return Ok(moments);
+            return Ok(snapshots);
         }
     }
 }

@@ -36,11 +36,13 @@ type StateExtractor = State<AppState>;
 
 /// All paths over one source. Which client may come here at all is decided before ([`super::access`]).
 pub(crate) fn router(source: Arc<dyn SnapshotSource>) -> Router {
-    let desk = AppState { source };
+    let state = AppState { source };
     let v1 = Router::new()
         .route(
             "/status",
-            get(async |desk: StateExtractor| cached_part(&desk, |m| json_bytes(&m.snapshot.status))),
+            get(async |state: StateExtractor| {
+                cached_part(&state, |newest| json_bytes(&newest.snapshot.status))
+            }),
         )
         .route("/containers", get(containers))
         .route("/containers/{id}", get(container))
@@ -50,29 +52,35 @@ pub(crate) fn router(source: Arc<dyn SnapshotSource>) -> Router {
         .route("/containers/{id}/detach", post(detach))
         .route(
             "/disks",
-            get(async |desk: StateExtractor| cached_part(&desk, |m| json_bytes(&m.snapshot.disks))),
+            get(async |state: StateExtractor| {
+                cached_part(&state, |newest| json_bytes(&newest.snapshot.disks))
+            }),
         )
         .route(
             "/memory",
-            get(async |desk: StateExtractor| cached_part(&desk, |m| json_bytes(&m.snapshot.memory))),
+            get(async |state: StateExtractor| {
+                cached_part(&state, |newest| json_bytes(&newest.snapshot.memory))
+            }),
         )
         .route(
             "/alerts",
-            get(async |desk: StateExtractor| {
-                cached_part(&desk, |m| json_bytes(&lasting_alerts(&m.snapshot).collect::<Vec<_>>()))
+            get(async |state: StateExtractor| {
+                cached_part(&state, |newest| {
+                    json_bytes(&lasting_alerts(&newest.snapshot).collect::<Vec<_>>())
+                })
             }),
         )
         .route(
             "/findings",
-            get(async |State(desk): StateExtractor| {
-                desk.source.findings().await.map(|found| json(json_bytes(&found)))
+            get(async |State(state): StateExtractor| {
+                state.source.findings().await.map(|found| json(json_bytes(&found)))
             }),
         )
         .route("/profiles", get(profiles))
         .route("/profiles/{name}", get(profile))
-        .route("/snapshot", get(async |desk: StateExtractor| cached_part(&desk, RenderedSnapshot::json)))
+        .route("/snapshot", get(async |state: StateExtractor| cached_part(&state, RenderedSnapshot::json)))
         .route("/history", get(history))
-        .route("/stream", get(async |State(desk): StateExtractor| stream(desk.source.snapshots())))
+        .route("/stream", get(async |State(state): StateExtractor| stream(state.source.snapshots())))
         .route("/openapi.json", get(async || json(Bytes::from_static(OPENAPI.as_bytes()))));
     Router::new()
         .nest("/api/v1", v1)
@@ -88,32 +96,32 @@ pub(crate) fn router(source: Arc<dyn SnapshotSource>) -> Router {
         .method_not_allowed_fallback(async || {
             HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "not with this method: see /api/v1/openapi.json")
         })
-        .with_state(desk)
+        .with_state(state)
 }
 
-/// The newest moment, where it still says how things are.
-fn newest(desk: &AppState) -> Result<Arc<RenderedSnapshot>, HttpError> {
+/// The newest snapshot, where it still says how things are.
+fn newest(state: &AppState) -> Result<Arc<RenderedSnapshot>, HttpError> {
     let none =
         || HttpError::new(StatusCode::SERVICE_UNAVAILABLE, "the agent has not answered yet: try again");
-    desk.source.check_fresh()?;
-    desk.source.snapshots().newest().ok_or_else(none)
+    state.source.check_fresh()?;
+    state.source.snapshots().newest().ok_or_else(none)
 }
 
-fn cached_part(desk: &AppState, part: impl Fn(&RenderedSnapshot) -> Bytes) -> Result<Response, HttpError> {
-    newest(desk).map(|moment| json(part(&moment)))
+fn cached_part(state: &AppState, part: impl Fn(&RenderedSnapshot) -> Bytes) -> Result<Response, HttpError> {
+    newest(state).map(|newest| json(part(&newest)))
 }
 
 fn json(body: Bytes) -> Response {
     ([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], body).into_response()
 }
 
-async fn ready(State(desk): StateExtractor) -> Result<&'static str, HttpError> {
-    newest(&desk).map(|_| "ready\n")
+async fn ready(State(state): StateExtractor) -> Result<&'static str, HttpError> {
+    newest(&state).map(|_| "ready\n")
 }
 
-async fn metrics(State(desk): StateExtractor) -> Result<Response, HttpError> {
+async fn metrics(State(state): StateExtractor) -> Result<Response, HttpError> {
     const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], newest(&desk)?.metrics()).into_response())
+    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], newest(&state)?.metrics()).into_response())
 }
 
 /// The query of `/api/v1/containers`.
@@ -125,53 +133,53 @@ struct ContainersParams {
 }
 
 async fn containers(
-    State(desk): StateExtractor,
+    State(state): StateExtractor,
     asked: Result<Query<ContainersParams>, QueryRejection>,
 ) -> Result<Response, HttpError> {
     let asked = asked.map_err(|error| HttpError::new(StatusCode::BAD_REQUEST, error.body_text()))?;
-    cached_part(&desk, |moment| match asked.all {
-        false => moment.containers(),
+    cached_part(&state, |newest| match asked.all {
+        false => newest.containers(),
         true => {
-            json_bytes(&moment.snapshot.containers.iter().chain(&moment.snapshot.ended).collect::<Vec<_>>())
+            json_bytes(&newest.snapshot.containers.iter().chain(&newest.snapshot.ended).collect::<Vec<_>>())
         }
     })
 }
 
 type PathId = Result<Path<String>, PathRejection>;
 
-async fn container(State(desk): StateExtractor, id: PathId) -> Result<Response, HttpError> {
-    let moment = newest(&desk)?;
-    Ok(json(json_bytes(find_any(&moment, &path_name(id)?)?)))
+async fn container(State(state): StateExtractor, id: PathId) -> Result<Response, HttpError> {
+    let newest = newest(&state)?;
+    Ok(json(json_bytes(find_any(&newest, &path_name(id)?)?)))
 }
 
-async fn explain(State(desk): StateExtractor, id: PathId) -> Result<Response, HttpError> {
-    let id = find_any(&*newest(&desk)?, &path_name(id)?)?.id.clone();
-    Ok(json(json_bytes(&desk.source.explain(id).await?)))
+async fn explain(State(state): StateExtractor, id: PathId) -> Result<Response, HttpError> {
+    let id = find_any(&*newest(&state)?, &path_name(id)?)?.id.clone();
+    Ok(json(json_bytes(&state.source.explain(id).await?)))
 }
 
-async fn network(State(desk): StateExtractor, id: PathId) -> Result<Response, HttpError> {
-    let id = find(&newest(&desk)?.snapshot.containers, &path_name(id)?)?.id.clone();
-    Ok(json(json_bytes(&desk.source.network(id).await?)))
+async fn network(State(state): StateExtractor, id: PathId) -> Result<Response, HttpError> {
+    let id = find(&newest(&state)?.snapshot.containers, &path_name(id)?)?.id.clone();
+    Ok(json(json_bytes(&state.source.network(id).await?)))
 }
 
 async fn attach(
-    State(desk): StateExtractor,
+    State(state): StateExtractor,
     Extension(peer): Extension<HttpPeer>,
     id: PathId,
 ) -> Result<Response, HttpError> {
-    set_attached(&desk, peer, id, true).await
+    set_attached(&state, peer, id, true).await
 }
 
 async fn detach(
-    State(desk): StateExtractor,
+    State(state): StateExtractor,
     Extension(peer): Extension<HttpPeer>,
     id: PathId,
 ) -> Result<Response, HttpError> {
-    set_attached(&desk, peer, id, false).await
+    set_attached(&state, peer, id, false).await
 }
 
 async fn set_attached(
-    desk: &AppState,
+    state: &AppState,
     peer: HttpPeer,
     id: PathId,
     attached: bool,
@@ -180,8 +188,8 @@ async fn set_attached(
         let message = "only root may attach and detach, and only over the unix socket: use `elbowroom attach` on the host";
         return Err(HttpError::new(StatusCode::FORBIDDEN, message));
     }
-    let id = find(&newest(desk)?.snapshot.containers, &path_name(id)?)?.id.clone();
-    Ok(json(json_bytes(&desk.source.attach(id, attached).await?)))
+    let id = find(&newest(state)?.snapshot.containers, &path_name(id)?)?.id.clone();
+    Ok(json(json_bytes(&state.source.attach(id, attached).await?)))
 }
 
 /// The query of `/api/v1/history`.
@@ -194,7 +202,7 @@ struct HistoryParams {
 }
 
 async fn history(
-    State(desk): StateExtractor,
+    State(state): StateExtractor,
     span: Result<Query<HistoryParams>, QueryRejection>,
 ) -> Result<Response, HttpError> {
     let bad = |message: String| HttpError::new(StatusCode::BAD_REQUEST, message);
@@ -203,30 +211,30 @@ async fn history(
     if !(1..=MAX_RESPONSE_POINTS).contains(&points) {
         return Err(bad(format!("points: {points} is not between 1 and {MAX_RESPONSE_POINTS}")));
     }
-    let moments = desk.source.snapshots();
-    let newest = moments.newest();
-    let to = span.to.or(newest.as_ref().map(|moment| moment.snapshot.time_unix_ms)).unwrap_or_default();
+    let snapshots = state.source.snapshots();
+    let newest = snapshots.newest();
+    let to = span.to.or(newest.as_ref().map(|newest| newest.snapshot.time_unix_ms)).unwrap_or_default();
     let from = span.from.unwrap_or(to.saturating_sub(DEFAULT_RANGE_MS));
     if from > to {
         return Err(bad(format!("from: {from} is after to, which is {to}")));
     }
     // One that is gone still has a history, by its full identifier.
     let known = |name: &str| {
-        newest.as_ref().and_then(|m| find(&m.snapshot.containers, name).ok()).map(|c| c.id.clone())
+        newest.as_ref().and_then(|newest| find(&newest.snapshot.containers, name).ok()).map(|c| c.id.clone())
     };
     let container = span.container.map(|name| known(&name).unwrap_or(name));
-    match moments.history(container.as_deref(), &HistoryQuery { from, to, points }) {
+    match snapshots.history(container.as_deref(), &HistoryQuery { from, to, points }) {
         Some(answer) => Ok(json(json_bytes(&answer))),
         None => Err(not_found(&container.unwrap_or_default())),
     }
 }
 
-async fn profiles(State(desk): StateExtractor) -> Result<Response, HttpError> {
-    Ok(json(json_bytes(&desk.source.profiles().await?)))
+async fn profiles(State(state): StateExtractor) -> Result<Response, HttpError> {
+    Ok(json(json_bytes(&state.source.profiles().await?)))
 }
 
-async fn profile(State(desk): StateExtractor, name: PathId) -> Result<Response, HttpError> {
-    Ok(json(desk.source.profile(path_name(name)?).await?.into()))
+async fn profile(State(state): StateExtractor, name: PathId) -> Result<Response, HttpError> {
+    Ok(json(state.source.profile(path_name(name)?).await?.into()))
 }
 
 pub(super) async fn asset(uri: Uri) -> Result<Response, HttpError> {
@@ -264,8 +272,8 @@ fn find<'a>(containers: &'a [ContainerView], name: &str) -> Result<&'a Container
 }
 
 /// The same, and where none runs that is called so, one that ended within the last hour.
-fn find_any<'a>(moment: &'a RenderedSnapshot, name: &str) -> Result<&'a ContainerView, HttpError> {
-    let snapshot = &moment.snapshot;
+fn find_any<'a>(newest: &'a RenderedSnapshot, name: &str) -> Result<&'a ContainerView, HttpError> {
+    let snapshot = &newest.snapshot;
     find(&snapshot.containers, name).or_else(|refusal| find(&snapshot.ended, name).map_err(|_| refusal))
 }
 

@@ -34,7 +34,7 @@ struct HistoryState {
     history: HistoryStore,
     /// Number of the last change that was taken.
     last_change: u64,
-    /// The alerts that lasted at the last moment.
+    /// The alerts that lasted in the last snapshot.
     alerts: Vec<AlertView>,
 }
 
@@ -64,24 +64,24 @@ impl SnapshotStore {
 
     /// Takes the next one.
     pub(crate) fn insert(&self, snapshot: AgentSnapshot) {
-        let mut past = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let containers =
             snapshot.containers.iter().map(|container| (container.id.as_str(), container_point(container)));
-        past.history.record(snapshot.time_unix_ms, &node_point(&snapshot), containers);
+        state.history.record(snapshot.time_unix_ms, &node_point(&snapshot), containers);
         // There is no client on most nodes at most times.
         let mut told =
             (self.stream.receiver_count() > 0).then(|| sse_event("snapshot", &LiveSnapshot::from(&snapshot)));
-        for change in past.unseen(&snapshot.changes) {
+        for change in state.unseen(&snapshot.changes) {
             told.iter_mut().for_each(|told| told.extend(sse_event("change", &change.change)));
-            past.history.record_change(change.tenant.as_deref(), change.change.clone());
+            state.history.record_change(change.tenant.as_deref(), change.change.clone());
         }
         let lasting: Vec<AlertView> = lasting_alerts(&snapshot).cloned().collect();
-        let before = std::mem::replace(&mut past.alerts, lasting);
+        let before = std::mem::replace(&mut state.alerts, lasting);
         if let Some(mut told) = told {
             let ended =
-                before.iter().filter(|alert| !past.alerts.iter().any(|other| same_condition(alert, other)));
+                before.iter().filter(|alert| !state.alerts.iter().any(|other| same_condition(alert, other)));
             let began =
-                past.alerts.iter().filter(|alert| !before.iter().any(|other| same_condition(alert, other)));
+                state.alerts.iter().filter(|alert| !before.iter().any(|other| same_condition(alert, other)));
             let ended = ended.map(|alert| LiveAlert { began: false, alert });
             for alert in ended.chain(began.map(|alert| LiveAlert { began: true, alert })) {
                 told.extend(sse_event("alert", &alert));
@@ -89,7 +89,7 @@ impl SnapshotStore {
             // Fails where the last listener just left.
             let _ = self.stream.send(told.into());
         }
-        drop(past);
+        drop(state);
         let newest = RenderedSnapshot {
             snapshot,
             json: OnceLock::new(),
@@ -101,9 +101,9 @@ impl SnapshotStore {
 
     /// Takes what changed at a moment of which nothing else is kept.
     pub(crate) fn insert_changes(&self, changes: Vec<ChangeView>) {
-        let mut past = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-        for change in past.unseen(&changes) {
-            past.history.record_change(change.tenant.as_deref(), change.change.clone());
+        let mut state = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        for change in state.unseen(&changes) {
+            state.history.record_change(change.tenant.as_deref(), change.change.clone());
         }
     }
 
@@ -121,11 +121,11 @@ impl SnapshotStore {
         self.history.lock().unwrap_or_else(PoisonError::into_inner).history.query(container, question)
     }
 
-    /// Server-sent events from now on, some for each moment that is taken, beginning with how things are.
+    /// Server-sent events from now on, some for each snapshot that is taken, beginning with how things are.
     pub(crate) fn subscribe(&self) -> (Option<Bytes>, broadcast::Receiver<Bytes>) {
         let stream = self.stream.subscribe();
         let now =
-            self.newest().map(|moment| sse_event("snapshot", &LiveSnapshot::from(&moment.snapshot)).into());
+            self.newest().map(|newest| sse_event("snapshot", &LiveSnapshot::from(&newest.snapshot)).into());
         (now, stream)
     }
 }
@@ -234,8 +234,8 @@ mod tests {
 
     #[test]
     fn a_change_is_taken_once_and_numbers_may_begin_anew_with_a_boot() {
-        let mut past = HistoryState::default();
-        let mut taken = |numbers: std::ops::Range<u64>| past.unseen(&changes(numbers)).len();
+        let mut state = HistoryState::default();
+        let mut taken = |numbers: std::ops::Range<u64>| state.unseen(&changes(numbers)).len();
         let far = 40 * 86_400_000_000;
         assert_eq!(taken(far..far + 3), 3);
         assert_eq!(taken(0..0), 0);

@@ -15,8 +15,8 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE: &[u8] = b":\n\n";
 
 /// The stream. Streams have no limit beside that of connections, so there is none that a client could use up.
-pub(super) fn stream(moments: &SnapshotStore) -> Response {
-    let frames = stream::unfold(moments.subscribe(), |(now, mut events)| async move {
+pub(super) fn stream(snapshots: &SnapshotStore) -> Response {
+    let frames = stream::unfold(snapshots.subscribe(), |(now, mut events)| async move {
         let frame = match now {
             Some(frame) => frame,
             None => next_events(&mut events).await?,

@@ -52,7 +52,7 @@ impl PolicyLoop {
                 container.is_some_and(|container| container.id == name)
             };
             let found = self.containers.keys().copied().find(is_it);
-            let attach = found.and_then(|id| self.containers.get(&id)).map(|resident| &resident.attach);
+            let attach = found.and_then(|id| self.containers.get(&id)).map(|managed| &managed.attach);
             match (found, attach) {
                 // It is not to have one.
                 (_, Some(AttachState::Disabled(_))) => {}
@@ -70,15 +70,15 @@ impl PolicyLoop {
         let by_operator = asked.as_ref().is_some_and(|waiter| waiter.is_operator);
         let found = if asked.is_some() { Some(self.init_pid(id)) } else { self.init_pid_in_turn(id) };
         let Some(pid) = found else {
-            if let Some(resident) = self.containers.get_mut(&id) {
-                resident.attach = resident.attach.put_off(now, LATER);
+            if let Some(managed) = self.containers.get_mut(&id) {
+                managed.attach = managed.attach.put_off(now, LATER);
             }
             return;
         };
         let started = pid.and_then(|pid| process::start_time(pid as i32));
-        let Some(resident) = self.containers.get_mut(&id) else { return };
+        let Some(managed) = self.containers.get_mut(&id) else { return };
         let Some(pid) = pid else {
-            resident.attach = resident.attach.retry(now, "it has no process".into());
+            managed.attach = managed.attach.retry(now, "it has no process".into());
             if let Some(waiter) = asked {
                 let _ = waiter.answer.send(ControlResponse::Error("not attached: it has no process".into()));
             }
@@ -91,12 +91,12 @@ impl PolicyLoop {
         let host_pid_refusal = container
             .filter(|_| !by_operator)
             .and_then(|container| self.config.containers.host_pid_refusal(container));
-        let Some(resident) = self.containers.get_mut(&id) else { return };
+        let Some(managed) = self.containers.get_mut(&id) else { return };
         if let Some(started) = started {
-            resident.found_process = Some((pid, started));
-            apply_start_time(&mut resident.facts, started);
+            managed.found_process = Some((pid, started));
+            apply_start_time(&mut managed.facts, started);
         }
-        resident.attach = resident.attach.in_flight();
+        managed.attach = managed.attach.in_flight();
         // A process on the host's root is in `elbowroom run`, or belongs to a service, or to a runtime that is just entering the
         // container, which does not take long.
         let settled = started.is_some_and(|at| timer::now_boot().saturating_sub(at) >= PIVOT_ROOT_GRACE);
@@ -105,7 +105,7 @@ impl PolicyLoop {
             Some(ContainerEngine::Plain) => by_operator || settled,
             _ => by_operator,
         };
-        let path = resident.path.clone();
+        let path = managed.path.clone();
         let task = MountTask::Attach {
             pid,
             view_dir: self.view_dir(id),
@@ -127,10 +127,10 @@ impl PolicyLoop {
     /// A container's first process is another one, which may have a mount namespace of its own: a service's `ExecStart=` after an
     /// `ExecStartPre=` that took long. Where it has not, the view is there, and mounting it changes nothing.
     pub(super) fn recheck_attach(&mut self, id: CgroupId) {
-        if let Some(resident) = self.containers.get_mut(&id)
-            && matches!(resident.attach, AttachState::Done { .. })
+        if let Some(managed) = self.containers.get_mut(&id)
+            && matches!(managed.attach, AttachState::Done { .. })
         {
-            resident.attach = AttachState::now();
+            managed.attach = AttachState::now();
         }
     }
 
@@ -148,9 +148,9 @@ impl PolicyLoop {
 
     /// Has a container's view taken out, and does not mount it again until a client asks for it.
     pub(super) fn detach(&mut self, id: CgroupId, asked: Option<mpsc::SyncSender<ControlResponse>>) {
-        if let Some(resident) = self.containers.get_mut(&id) {
+        if let Some(managed) = self.containers.get_mut(&id) {
             // At once: what waits to be mounted, or is being mounted, would come after this.
-            resident.attach = AttachState::Disabled(DETACHED);
+            managed.attach = AttachState::Disabled(DETACHED);
         }
         let view = Some(self.view_name(id));
         self.send_detach(id, view, asked);
@@ -164,7 +164,7 @@ impl PolicyLoop {
         view: Option<String>,
         asked: Option<mpsc::SyncSender<ControlResponse>>,
     ) {
-        let Some(path) = self.containers.get(&group).map(|resident| resident.path.clone()) else { return };
+        let Some(path) = self.containers.get(&group).map(|managed| managed.path.clone()) else { return };
         let containers = &self.containers;
         let pids = self.sensor.processes_beside(group, |inside| containers.contains_key(&inside));
         let pids = pids.into_iter().filter_map(|pid| u32::try_from(pid).ok()).collect();
@@ -194,10 +194,10 @@ impl PolicyLoop {
             (Some(view), None) => ControlResponse::Container(Box::new(view)),
         });
         // Its runtime waited, so none of its instructions was run.
-        if let Some(resident) = self.containers.get_mut(&id).filter(|_| !is_operator && answer.is_ok())
-            && matches!(resident.attach, AttachState::Done { .. })
+        if let Some(managed) = self.containers.get_mut(&id).filter(|_| !is_operator && answer.is_ok())
+            && matches!(managed.attach, AttachState::Done { .. })
         {
-            resident.view_delay = None;
+            managed.view_delay = None;
         }
     }
 
@@ -205,21 +205,21 @@ impl PolicyLoop {
         if matches!(outcome, MountOutcome::Stuck | MountOutcome::Slow) {
             let tenant = self.sensor.tenant_of(id);
             let path = self.containers.get(&tenant).or_else(|| self.containers.get(&id));
-            let path = path.map(|resident| resident.path.clone()).unwrap_or_default();
+            let path = path.map(|managed| managed.path.clone()).unwrap_or_default();
             self.quotas.note(tenant, QuotaTopic::Mounts, &path, timer::now());
         }
         // systemd-nspawn alone mounts procfs, sysfs and cgroups in a container after it has changed its root (nspawn.c, inner_child).
         let container = self.views.group(id).and_then(|group| group.container.as_ref());
         let mounts_late = container.is_some_and(|container| container.engine == ContainerEngine::Nspawn);
-        let Some(resident) = self.containers.get_mut(&id) else { return };
-        let (name, is_nested) = (&resident.path, resident.is_nested);
+        let Some(managed) = self.containers.get_mut(&id) else { return };
+        let (name, is_nested) = (&managed.path, managed.is_nested);
         match &outcome {
             MountOutcome::Attached { missing, anew, .. } => {
                 // Whatever was to mount it when the container was made has not: there is none, or it failed.
-                let late = anew.then(|| timer::now_boot().saturating_sub(resident.facts.started));
-                resident.view_delay = late.or(resident.view_delay);
+                let late = anew.then(|| timer::now_boot().saturating_sub(managed.facts.started));
+                managed.view_delay = late.or(managed.view_delay);
                 let late = late.map(tracing::field::display);
-                if !matches!(resident.attach, AttachState::Done { .. }) {
+                if !matches!(managed.attach, AttachState::Done { .. }) {
                     log_change!(is_nested, container = name, missing = missing.len(), late, "view attached");
                 }
             }
@@ -228,9 +228,9 @@ impl PolicyLoop {
                 tracing::warn!(container = name, because = why, "view not detached")
             }
             // It is tried again, and again.
-            MountOutcome::Failed(why) if resident.told_failure != *why => {
+            MountOutcome::Failed(why) if managed.told_failure != *why => {
                 tracing::warn!(container = name, because = why, "view not attached");
-                resident.told_failure.clone_from(why);
+                managed.told_failure.clone_from(why);
             }
             MountOutcome::Refused(why) => log_change!(is_nested, container = name, because = why, "no view"),
             MountOutcome::Failed(_)
@@ -241,18 +241,18 @@ impl PolicyLoop {
         let is_starting = matches!(outcome, MountOutcome::Attached { is_starting: true, .. });
         // A mount that kept a detach from being done has ended after all.
         let overdue = matches!(outcome, MountOutcome::Attached { .. })
-            && resident.attach == AttachState::Disabled(DETACH_FAILED);
-        resident.is_unread &= matches!(outcome, MountOutcome::NotReady(_) | MountOutcome::Refused(_));
-        resident.attach = resident.attach.after_job(outcome, timer::now());
+            && managed.attach == AttachState::Disabled(DETACH_FAILED);
+        managed.is_unread &= matches!(outcome, MountOutcome::NotReady(_) | MountOutcome::Refused(_));
+        managed.attach = managed.attach.after_job(outcome, timer::now());
         // Again when it is twice as old.
-        let age = resident.found_process.map(|(_, started)| timer::now_boot().saturating_sub(started));
+        let age = managed.found_process.map(|(_, started)| timer::now_boot().saturating_sub(started));
         if is_starting {
-            resident.attach.look_again(timer::now(), age.unwrap_or_default().max(START_TIME), true);
+            managed.attach.look_again(timer::now(), age.unwrap_or_default().max(START_TIME), true);
         } else if let Some(age) = age.filter(|age| mounts_late && *age < SETUP_GRACE) {
-            resident.attach.look_again(timer::now(), age, false);
+            managed.attach.look_again(timer::now(), age, false);
         }
-        if resident.attach == AttachState::Disabled(DETACHED) {
-            resident.retire_page();
+        if managed.attach == AttachState::Disabled(DETACHED) {
+            managed.retire_page();
         }
         if overdue {
             self.detach(id, None);
@@ -280,7 +280,7 @@ impl PolicyLoop {
     }
 }
 
-/// A node of the view tree and its place, as the mount room knows it.
+/// A node of the view tree and its place, as `elbowroom_linux::mount` knows it.
 fn surface(surface: view_mounts::ViewMount) -> MountSurface {
     let kind = match surface.target {
         view_mounts::ViewMountTarget::Fixed(path) => mount::SurfaceTarget::Fixed(path.into()),

@@ -95,11 +95,11 @@ impl Endpoint {
 /// Listens on `path`.
 pub(super) fn listen(
     path: &Path,
-    door: Endpoint,
+    endpoint: Endpoint,
     mailbox: Mailbox,
     profiles: ProfileStore,
 ) -> Result<SocketFile> {
-    let (own_path, (mode, group)) = (path.to_owned(), door.access());
+    let (own_path, (mode, group)) = (path.to_owned(), endpoint.access());
     let (bound, wait) = mpsc::sync_channel(1);
     let accept = move || {
         // So the socket is gone with the thread, whatever keeps the process from ending: one that is never answered would keep clients.
@@ -109,7 +109,7 @@ pub(super) fn listen(
         match unix_socket::listen(&own_path, mode, group) {
             Ok(listener) => {
                 drop(bound.send(Ok(())));
-                accept_each(&listener, &door, &mailbox, &profiles)
+                accept_each(&listener, &endpoint, &mailbox, &profiles)
             }
             Err(error) => drop(bound.send(Err(error))),
         }
@@ -121,25 +121,32 @@ pub(super) fn listen(
 }
 
 /// Serves each connection on a thread of its own, for ever.
-fn accept_each(listener: &UnixListener, door: &Endpoint, mailbox: &Mailbox, profiles: &ProfileStore) -> ! {
-    let limit = Arc::new(ConnectionLimit { max: door.max_connections(), ..ConnectionLimit::default() });
+fn accept_each(
+    listener: &UnixListener,
+    endpoint: &Endpoint,
+    mailbox: &Mailbox,
+    profiles: &ProfileStore,
+) -> ! {
+    let limit = Arc::new(ConnectionLimit { max: endpoint.max_connections(), ..ConnectionLimit::default() });
     let exits = Arc::new(ConnectionLimit { max: MAX_REFUSED, ..ConnectionLimit::default() });
     loop {
         let permit = ConnectionLimit::acquire(&limit);
-        let (own_mailbox, door, profiles) = (mailbox.clone(), door.clone(), profiles.clone());
+        let (own_mailbox, endpoint, profiles) = (mailbox.clone(), endpoint.clone(), profiles.clone());
         let exits = exits.clone();
-        accept_on_own_thread(listener, mailbox.raw_fd(), move |stream| match is_accepted(&stream, &door) {
-            Ok(peer) => {
-                let _ = serve(&stream, peer, &door, &own_mailbox, &profiles);
-                drop((stream, permit));
-            }
-            Err(_) => {
-                // The socket's mode lets in the API server's group. Without a pause, each call of such a process would cost a thread.
-                std::thread::sleep(REFUSAL_PAUSE);
-                // It may take its time to close, and takes no place meanwhile of those that may come in.
-                let exit = ConnectionLimit::acquire(&exits);
-                drop(permit);
-                drop((stream, exit));
+        accept_on_own_thread(listener, mailbox.raw_fd(), move |stream| {
+            match is_accepted(&stream, &endpoint) {
+                Ok(peer) => {
+                    let _ = serve(&stream, peer, &endpoint, &own_mailbox, &profiles);
+                    drop((stream, permit));
+                }
+                Err(_) => {
+                    // The socket's mode lets in the API server's group. Without a pause, each call of such a process would cost a thread.
+                    std::thread::sleep(REFUSAL_PAUSE);
+                    // It may take its time to close, and takes no place meanwhile of those that may come in.
+                    let exit = ConnectionLimit::acquire(&exits);
+                    drop(permit);
+                    drop((stream, exit));
+                }
             }
         });
     }
@@ -208,11 +215,11 @@ impl Drop for ConnectionPermit {
 }
 
 /// The peer's pid, where it may come in; else it is told.
-fn is_accepted(stream: &UnixStream, door: &Endpoint) -> std::io::Result<i32> {
+fn is_accepted(stream: &UnixStream, endpoint: &Endpoint) -> std::io::Result<i32> {
     stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
     stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
     let peer = socket_peercred(stream)?;
-    if door.accepts_peer(&peer) {
+    if endpoint.accepts_peer(&peer) {
         return Ok(peer.pid.as_raw_nonzero().get());
     }
     let refusal = ControlResponse::Error("only the agent's own API server may ask here".into());
@@ -224,7 +231,7 @@ fn is_accepted(stream: &UnixStream, door: &Endpoint) -> std::io::Result<i32> {
 fn serve(
     stream: &UnixStream,
     peer: i32,
-    door: &Endpoint,
+    endpoint: &Endpoint,
     mailbox: &Mailbox,
     profiles: &ProfileStore,
 ) -> std::io::Result<()> {
@@ -241,7 +248,7 @@ fn serve(
             Err(error) => return Err(error),
         }
         let response = match serde_json::from_slice::<ControlRequest>(&line) {
-            Ok(request) if !door.allows_request(&request) => {
+            Ok(request) if !endpoint.allows_request(&request) => {
                 ControlResponse::Error("the API server may not ask this".into())
             }
             Ok(ControlRequest::Profiles) => {
@@ -302,7 +309,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn who_is_refused_at_the_feed_makes_no_thread_at_each_call() {
+    fn a_process_that_is_refused_at_the_feed_makes_no_thread_at_each_call() {
         if !rustix::process::geteuid().is_root() {
             return eprintln!("skipped: needs root to give a socket to a group");
         }
@@ -310,8 +317,8 @@ mod tests {
         let path = dir.path().join("feed.sock");
         let (queue, _inbox) = mpsc::channel();
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
-        let door = Endpoint::ApiFeed { run_dir: dir.path().to_owned() };
-        let _socket = listen(&path, door, Mailbox { queue, wake }, ProfileStore::at(dir.path())).unwrap();
+        let endpoint = Endpoint::ApiFeed { run_dir: dir.path().to_owned() };
+        let _socket = listen(&path, endpoint, Mailbox { queue, wake }, ProfileStore::at(dir.path())).unwrap();
         let (begin, refused) = (Instant::now(), 50 * MAX_API_CONNECTIONS);
         for _ in 0..refused {
             let mut said = String::new();

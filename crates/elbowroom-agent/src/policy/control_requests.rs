@@ -120,8 +120,8 @@ impl PolicyLoop {
         }
         let found = self.init_pid_in_turn(id).ok_or("its processes take too long to look at: try again")?;
         let found = found.and_then(|pid| Some((pid, process::start_time(pid as i32)?)));
-        if let Some(resident) = self.containers.get_mut(&id) {
-            resident.found_process = found;
+        if let Some(managed) = self.containers.get_mut(&id) {
+            managed.found_process = found;
         }
         match found {
             Some((pid, _)) => Ok(pid),
@@ -141,7 +141,7 @@ impl PolicyLoop {
         let now = timer::now();
         for (prepare, deadline, answer) in std::mem::take(&mut self.preparing) {
             let paths = process::cgroup_paths(prepare.pid);
-            let containers = self.containers.iter().map(|(id, resident)| (*id, resident.path.as_str()));
+            let containers = self.containers.iter().map(|(id, managed)| (*id, managed.path.as_str()));
             let found = process::innermost_group(&paths, containers);
             // Not the process that asks: a hook may still be in its runtime's namespaces.
             let first = found.and_then(|id| self.init_pid(id)).map_or(prepare.pid, |pid| pid as i32);
@@ -163,10 +163,10 @@ impl PolicyLoop {
                         pressure_dir: self.pressure_dir(),
                     };
                     self.restart_times(id, now);
-                    if let Some(resident) = self.containers.get_mut(&id) {
-                        resident.is_unread = false;
-                        resident.attach =
-                            resident.attach.mounted_by_caller(now.saturating_add(MOUNT_CHECK_DELAY));
+                    if let Some(managed) = self.containers.get_mut(&id) {
+                        managed.is_unread = false;
+                        managed.attach =
+                            managed.attach.mounted_by_caller(now.saturating_add(MOUNT_CHECK_DELAY));
                     }
                     let _ = answer.send(ControlResponse::Prepared(prepared));
                 }
@@ -221,9 +221,9 @@ impl PolicyLoop {
     }
 
     pub(super) fn describe(&self, id: CgroupId) -> Option<ContainerView> {
-        let (resident, group, view) = (self.containers.get(&id)?, self.views.group(id)?, self.views.get(id)?);
+        let (managed, group, view) = (self.containers.get(&id)?, self.views.group(id)?, self.views.get(id)?);
         let container = group.container.as_ref()?;
-        let (attached, attach_note, missing) = match &resident.attach {
+        let (attached, attach_note, missing) = match &managed.attach {
             AttachState::Done { missing, .. } => (true, None, missing.clone()),
             AttachState::Waiting { note, .. } => (false, Some(note.clone()), Vec::new()),
             AttachState::InFlight { .. } => (false, Some("being attached".into()), Vec::new()),
@@ -239,19 +239,19 @@ impl PolicyLoop {
             path: group.path.clone(),
             attached,
             attach_note,
-            late_usec: resident.view_delay.map(Micros::get),
+            late_usec: managed.view_delay.map(Micros::get),
             missing,
             view_dir: self.view_dir(id),
             view: *view,
-            usage: resident.usage,
-            cpu_used_millicpu: resident.cpu_used_millicpu,
-            cpu_throttled_millicpu: resident.cpu_throttled_millicpu,
-            cpu_pressure: (resident.facts.has_pressure != 0)
-                .then(|| f64::from(resident.facts.pressure[0].some.avg10) / 10_000.0),
+            usage: managed.usage,
+            cpu_used_millicpu: managed.cpu_used_millicpu,
+            cpu_throttled_millicpu: managed.cpu_throttled_millicpu,
+            cpu_pressure: (managed.facts.has_pressure != 0)
+                .then(|| f64::from(managed.facts.pressure[0].some.avg10) / 10_000.0),
             disk: self.disk.container_statuses(id, false),
             memory: self.memory.container_status(id, false),
             probe: self.probes.view(id, timer::now()),
-            verdict: resident.verdict.clone(),
+            verdict: managed.verdict.clone(),
             ended_unix_ms: None,
             killed_unix_ms: self.killed_unix_ms(id, timer::now()),
         })
@@ -282,7 +282,7 @@ impl PolicyLoop {
     pub(super) fn explain_container(&self, id: CgroupId) -> Option<Explanation> {
         let (container, explain) = (self.describe(id)?, self.views.explain(id)?);
         let (disk, memory) = (self.disk.container_statuses(id, true), self.memory.container_status(id, true));
-        let outermost = self.containers.get(&id).map_or(id, |resident| resident.outermost);
+        let outermost = self.containers.get(&id).map_or(id, |managed| managed.outermost);
         let over_quota = self.quotas.of(outermost);
         Some(Explanation { container, explain, disk, memory, over_quota })
     }
@@ -297,7 +297,7 @@ impl PolicyLoop {
 
     fn memory_report(&self) -> MemoryReport {
         let verdict =
-            |id| self.containers.get(&id).map(|resident| resident.verdict.clone()).unwrap_or_default();
+            |id| self.containers.get(&id).map(|managed| managed.verdict.clone()).unwrap_or_default();
         self.memory.report(|alert| self.alerts.view_of(alert), verdict)
     }
 

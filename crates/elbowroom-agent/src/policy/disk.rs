@@ -70,7 +70,7 @@ impl Limiters {
     }
 }
 
-/// The governor and its hands.
+/// The governor, and what carries its orders out.
 pub(super) struct DiskEnforcer {
     disks: DiskGovernor,
     mode: GovernorMode,
@@ -332,7 +332,7 @@ impl DiskEnforcer {
         statuses
     }
 
-    /// Answer to `Request::DiskGovernor`.
+    /// Answer to `ControlRequest::Disks`.
     pub(super) fn report(&self, name: impl Fn(Alert) -> AlertView) -> DisksReport {
         DisksReport {
             mode: self.mode,
@@ -343,7 +343,7 @@ impl DiskEnforcer {
         }
     }
 
-    /// Counters for `Request::Status`.
+    /// Counters for `ControlRequest::Status`.
     pub(super) fn status(&self) -> DiskGovernorStats {
         self.status.clone()
     }
@@ -423,11 +423,11 @@ mod tests {
     }
 
     /// A container on a disk, and no thread that carries orders out.
-    fn room(state: &Path) -> DiskEnforcer {
+    fn enforcer(state: &Path) -> DiskEnforcer {
         let (queue, _) = mpsc::channel();
         let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
         let mailbox = Mailbox { queue, wake: Arc::new(wake) };
-        let mut room = DiskEnforcer::open(&AgentConfig::default(), state, state, mailbox).unwrap();
+        let mut enforcer = DiskEnforcer::open(&AgentConfig::default(), state, state, mailbox).unwrap();
         let container = ContainerIdentity {
             id: "c".into(),
             name: None,
@@ -435,7 +435,7 @@ mod tests {
             pod: None,
             labels: Default::default(),
         };
-        room.apply(&HostEvent::Group(CgroupProperties {
+        enforcer.apply(&HostEvent::Group(CgroupProperties {
             id: GROUP,
             parent: None,
             path: "/c".into(),
@@ -444,7 +444,7 @@ mod tests {
             populated: true,
             made_by_user: false,
         }));
-        room.apply(&HostEvent::Disk(DiskProperties {
+        enforcer.apply(&HostEvent::Disk(DiskProperties {
             number: DISK,
             name: "loop0".into(),
             identity: "loop0".into(),
@@ -453,15 +453,15 @@ mod tests {
             weights: None,
             swap: false,
         }));
-        room
+        enforcer
     }
 
-    fn ticks(room: &mut DiskEnforcer, seconds: impl Iterator<Item = u64>) {
+    fn ticks(enforcer: &mut DiskEnforcer, seconds: impl Iterator<Item = u64>) {
         for now in seconds.map(Micros::secs) {
             let io = vec![IoStat { device: DISK, ..IoStat::default() }];
             let groups = vec![CgroupIo { group: GROUP, stalled: None, dirty: None, io }];
             let disks = vec![(DISK, Default::default())];
-            room.apply(&HostEvent::DiskTick(DiskTick { now, pressure: None, disks, groups }));
+            enforcer.apply(&HostEvent::DiskTick(DiskTick { now, pressure: None, disks, groups }));
         }
     }
 
@@ -470,46 +470,47 @@ mod tests {
     }
 
     /// As the policy loop does it.
-    fn apply(pipeline: &mut EventPipeline, room: &mut DiskEnforcer, event: HostEvent) {
-        pipeline.resolve(&event).iter().for_each(|event| room.apply(event));
-        room.recheck(pipeline.io_limits.take_overwritten());
-        room.take_released().into_iter().for_each(|disk| pipeline.io_limits.remove_disk(disk));
+    fn apply(pipeline: &mut EventPipeline, enforcer: &mut DiskEnforcer, event: HostEvent) {
+        pipeline.resolve(&event).iter().for_each(|event| enforcer.apply(event));
+        enforcer.recheck(pipeline.io_limits.take_overwritten());
+        enforcer.take_released().into_iter().for_each(|disk| pipeline.io_limits.remove_disk(disk));
     }
 
-    fn reply(pipeline: &mut EventPipeline, room: &mut DiskEnforcer, limits: IoLimits) {
-        room.on_limits(&limits);
+    fn reply(pipeline: &mut EventPipeline, enforcer: &mut DiskEnforcer, limits: IoLimits) {
+        enforcer.on_limits(&limits);
         pipeline.io_limits.on_reply(limits);
-        apply(pipeline, room, HostEvent::IoLimits(limits));
+        apply(pipeline, enforcer, HostEvent::IoLimits(limits));
     }
 
     #[test]
     fn a_limit_that_was_ceded_stays_so_whatever_the_sensor_reads() {
         let state = tempfile::tempdir().unwrap();
-        let (mut pipeline, mut room) = (pipeline(), room(state.path()));
-        let foreign =
-            |room: &DiskEnforcer| room.disks.alerts().iter().any(|a| a.kind == AlertKind::ForeignWriter);
-        ticks(&mut room, 0..2);
-        reply(&mut pipeline, &mut room, limits(writes(77), IoMax::MAX, Some(LimitWriteFailure::Foreign)));
+        let (mut pipeline, mut enforcer) = (pipeline(), enforcer(state.path()));
+        let foreign = |enforcer: &DiskEnforcer| {
+            enforcer.disks.alerts().iter().any(|a| a.kind == AlertKind::ForeignWriter)
+        };
+        ticks(&mut enforcer, 0..2);
+        reply(&mut pipeline, &mut enforcer, limits(writes(77), IoMax::MAX, Some(LimitWriteFailure::Foreign)));
         // An alert lingers for ten seconds.
         for (at, found) in [(2, 77), (20, 78), (40, 78)] {
-            apply(&mut pipeline, &mut room, HostEvent::IoLimits(limits(writes(found), IoMax::MAX, None)));
-            ticks(&mut room, at..at + 18);
-            assert!(foreign(&room), "{at}");
+            apply(&mut pipeline, &mut enforcer, HostEvent::IoLimits(limits(writes(found), IoMax::MAX, None)));
+            ticks(&mut enforcer, at..at + 18);
+            assert!(foreign(&enforcer), "{at}");
             assert_eq!(pipeline.io_limits.user(GROUP, DISK), Some(writes(found)));
         }
-        ticks(&mut room, 58..602);
-        assert!(foreign(&room));
-        ticks(&mut room, 602..620);
-        assert!(!foreign(&room), "ten minutes are over");
-        reply(&mut pipeline, &mut room, limits(writes(78), IoMax::MAX, Some(LimitWriteFailure::Foreign)));
-        apply(&mut pipeline, &mut room, HostEvent::DiskGone(DISK));
+        ticks(&mut enforcer, 58..602);
+        assert!(foreign(&enforcer));
+        ticks(&mut enforcer, 602..620);
+        assert!(!foreign(&enforcer), "ten minutes are over");
+        reply(&mut pipeline, &mut enforcer, limits(writes(78), IoMax::MAX, Some(LimitWriteFailure::Foreign)));
+        apply(&mut pipeline, &mut enforcer, HostEvent::DiskGone(DISK));
         assert_eq!(pipeline.io_limits.user(GROUP, DISK), None, "nothing is known of a disk that is gone");
     }
 
     #[test]
     fn what_is_in_a_knob_of_ours_and_is_not_ours_is_looked_at_again() {
         let state = tempfile::tempdir().unwrap();
-        let (mut pipeline, mut room) = (pipeline(), room(state.path()));
+        let (mut pipeline, mut enforcer) = (pipeline(), enforcer(state.path()));
         let cap = Cap {
             at: Micros::ZERO,
             group: GROUP,
@@ -518,14 +519,14 @@ mod tests {
             weight: None,
             because: String::new(),
         };
-        room.pending.push(cap);
-        let orders = |room: &mut DiskEnforcer, at| room.pending.due(Micros::secs(at)).len();
-        assert_eq!(orders(&mut room, 0), 1);
-        reply(&mut pipeline, &mut room, limits(IoMax::MAX, writes(50), None));
+        enforcer.pending.push(cap);
+        let orders = |enforcer: &mut DiskEnforcer, at| enforcer.pending.due(Micros::secs(at)).len();
+        assert_eq!(orders(&mut enforcer, 0), 1);
+        reply(&mut pipeline, &mut enforcer, limits(IoMax::MAX, writes(50), None));
         let riops = IoMax { riops: Limit::At(9), ..writes(50) };
         for (at, found, again) in [(1, writes(50), 0), (2, riops, 0), (3, writes(60), 1)] {
-            apply(&mut pipeline, &mut room, HostEvent::IoLimits(limits(found, IoMax::MAX, None)));
-            assert_eq!(orders(&mut room, at), again, "{at}");
+            apply(&mut pipeline, &mut enforcer, HostEvent::IoLimits(limits(found, IoMax::MAX, None)));
+            assert_eq!(orders(&mut enforcer, at), again, "{at}");
         }
         assert_eq!(pipeline.io_limits.user(GROUP, DISK), Some(IoMax { riops: Limit::Max, ..IoMax::MAX }));
     }

@@ -47,7 +47,7 @@ impl PolicyLoop {
 
     fn kill_context(&self, id: CgroupId, now: Micros) -> KillContext {
         let limit = self.views.group(id).and_then(|group| group.limits.memory_max).unwrap_or(Limit::Max);
-        let process = self.containers.get(&id).and_then(|resident| resident.found_process);
+        let process = self.containers.get(&id).and_then(|managed| managed.found_process);
         KillContext { now, limit, process: process.map(|(pid, _)| pid) }
     }
 
@@ -62,8 +62,8 @@ impl PolicyLoop {
         if verdict.status == VerdictStatus::Killed {
             self.verdicts.set_command(id, verdict.command.clone());
         }
-        if let Some(resident) = self.containers.get_mut(&id) {
-            resident.verdict = verdict;
+        if let Some(managed) = self.containers.get_mut(&id) {
+            managed.verdict = verdict;
         }
     }
 
@@ -71,32 +71,32 @@ impl PolicyLoop {
     pub(super) fn check_verdicts(&mut self, now: Micros) {
         let ids: Vec<CgroupId> = self.containers.keys().copied().collect();
         for id in ids {
-            let total = self.containers.get(&id).and_then(|resident| resident.usage.throttled);
+            let total = self.containers.get(&id).and_then(|managed| managed.usage.throttled);
             let throttled = self.verdicts.throttled(id, total);
             if let Some(verdict) = self.judge(id, now, throttled) {
                 self.set_verdict(id, verdict);
             }
         }
         self.verdicts.expire(now);
-        let verdicts = self.containers.iter().map(|(id, resident)| (*id, &resident.verdict));
+        let verdicts = self.containers.iter().map(|(id, managed)| (*id, &managed.verdict));
         let settings = &self.config.containers;
         let alerts = self.verdicts.alerts(now, verdicts, |name| settings.excludes_named(name, Some(name)));
         alerts.into_iter().for_each(|alert| self.alerts.record(alert));
     }
 
     fn judge(&self, id: CgroupId, now: Micros, throttled: Option<f64>) -> Option<Verdict> {
-        let (resident, group) = (self.containers.get(&id)?, self.views.group(id)?);
+        let (managed, group) = (self.containers.get(&id)?, self.views.group(id)?);
         let owner = self.resource_owner(group)?;
         let disks = self.disk.container_statuses(id, false);
         Some(judge(&VerdictFacts {
             kills: self.verdicts.kills_of(id, now),
             throttled,
-            cpus_used: Some(Millicpu(resident.cpu_used_millicpu)),
+            cpus_used: Some(Millicpu(managed.cpu_used_millicpu)),
             cpus_allowed: self.views.get(id).map(|view| view.cpus_upper),
             disks: &disks,
             over_memory: self.memory.over_entitlement(id, &group.path),
             quota_around: quota_around(&self.views, group),
-            ..settings_and_waits(&owner, &group.limits, &resident.facts)
+            ..settings_and_waits(&owner, &group.limits, &managed.facts)
         }))
     }
 
@@ -138,8 +138,8 @@ impl PolicyLoop {
         }
         let ended = self.verdicts.remove(id, now);
         ended.into_iter().for_each(|alert| self.alerts.record(alert));
-        if let Some(resident) = self.containers.get(&id) {
-            self.alerts.remove_container(&resident.path, now);
+        if let Some(managed) = self.containers.get(&id) {
+            self.alerts.remove_container(&managed.path, now);
         }
     }
 

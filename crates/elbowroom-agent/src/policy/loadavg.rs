@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_looks_at_odd_times_loses_nothing() {
+    fn looks_at_odd_times_lose_nothing() {
         let mut load = ContainerLoadAvg::default();
         (0..=30).for_each(|n| load.advance(Micros::millis(2_050 * n), 1_000));
         assert_eq!(load.hundredths(), after(60, 1_000));

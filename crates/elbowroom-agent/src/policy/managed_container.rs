@@ -261,7 +261,7 @@ mod tests {
     fn what_was_asked_last_counts() {
         let now = Micros::secs(1);
         let attached = || MountOutcome::Attached { missing: Vec::new(), anew: true, is_starting: false };
-        let let_alone = AttachState::Disabled(DETACHED);
+        let detached = AttachState::Disabled(DETACHED);
         // The detach was asked for while the mount was under way, which ends now.
         for ended in [
             attached(),
@@ -269,11 +269,11 @@ mod tests {
             MountOutcome::Failed(String::new()),
             MountOutcome::Detached,
         ] {
-            assert_eq!(let_alone.after_job(ended, now), let_alone);
+            assert_eq!(detached.after_job(ended, now), detached);
         }
-        let stays = let_alone.after_job(MountOutcome::DetachFailed(String::new()), now);
+        let stays = detached.after_job(MountOutcome::DetachFailed(String::new()), now);
         assert_eq!(stays, AttachState::Disabled(DETACH_FAILED));
-        assert_eq!(stays.after_job(MountOutcome::Detached, now), let_alone);
+        assert_eq!(stays.after_job(MountOutcome::Detached, now), detached);
 
         let in_flight = AttachState::InFlight { delay: RETRY_MIN };
         for ended in [MountOutcome::Detached, MountOutcome::DetachFailed(String::new())] {
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_again_changes_nothing() {
+    fn a_second_request_changes_nothing() {
         let look_at = Micros::secs(2);
         for settled in [
             AttachState::Done { missing: Vec::new(), look_at: None },

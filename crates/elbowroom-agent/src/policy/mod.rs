@@ -299,8 +299,8 @@ fn handle(owner: &mut PolicyLoop, message: PolicyMessage) {
 
 /// Where the API server asks. Nothing here ends when there is no such place.
 fn listen_feed(run_dir: &Path, mailbox: Mailbox, profiles: ProfileStore) -> Option<control::SocketFile> {
-    let door = Endpoint::ApiFeed { run_dir: run_dir.to_owned() };
-    match control::listen(&run_dir.join(FEED_SOCKET), door, mailbox, profiles) {
+    let endpoint = Endpoint::ApiFeed { run_dir: run_dir.to_owned() };
+    match control::listen(&run_dir.join(FEED_SOCKET), endpoint, mailbox, profiles) {
         Ok(socket) => Some(socket),
         Err(error) => {
             tracing::error!(

@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_that_is_slow_again_and_again_keeps_nobody_waiting_again() {
+    fn a_tenant_that_is_slow_again_and_again_keeps_no_other_waiting_again() {
         let rig = Rig::new(2, Duration::from_millis(1_500));
         rig.order(0, attach_task());
         assert_eq!(rig.told(), (0, MountOutcome::Stuck));

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hardly_works_is_looked_at_once_in_a_cpu_period() {
+    fn containers_that_hardly_work_are_looked_at_once_in_a_cpu_period() {
         assert_eq!(after(Micros::ZERO).period(LEAST, CPU_PERIOD, false), Micros::millis(48));
         assert_eq!(after(Micros(900)).period(LEAST, CPU_PERIOD, false), Micros::millis(48));
         assert_eq!(after(Micros(960)).period(LEAST, CPU_PERIOD, false), LEAST, "a fiftieth");

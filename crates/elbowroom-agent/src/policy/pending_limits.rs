@@ -37,19 +37,19 @@ impl PendingLimits {
 
     /// The orders that may be carried out now; each is to be answered.
     pub(super) fn due(&mut self, now: Micros) -> Vec<Cap> {
-        let Self { waiting, in_flight: in_hand, last_sent: given } = self;
+        let Self { waiting, in_flight, last_sent } = self;
         let is_due = |(place, cap): &(&GroupDisk, &Cap)| {
             let may_follow = |(at, last): &(Micros, Cap)| {
                 let is_cut = cap.max.min(last.max) != last.max;
                 is_cut || now.saturating_sub(*at) >= MIN_INTERVAL
             };
-            !in_hand.contains(place) && given.get(place).is_none_or(may_follow)
+            !in_flight.contains(place) && last_sent.get(place).is_none_or(may_follow)
         };
         let places: Vec<GroupDisk> = waiting.iter().filter(is_due).map(|(place, _)| *place).collect();
         let due: Vec<Cap> = places.iter().filter_map(|place| waiting.remove(place)).collect();
         for cap in &due {
-            in_hand.insert((cap.group, cap.disk));
-            given.insert((cap.group, cap.disk), (now, cap.clone()));
+            in_flight.insert((cap.group, cap.disk));
+            last_sent.insert((cap.group, cap.disk), (now, cap.clone()));
         }
         due
     }

@@ -229,9 +229,9 @@ impl PolicyLoop {
         let tick = self.sensor.tick(now);
         let mut used = Micros::ZERO;
         for (group, usage) in &tick.usage {
-            if let Some(resident) = self.containers.get_mut(group) {
-                used = used.saturating_add(usage.cpu.saturating_sub(resident.usage.cpu));
-                resident.usage = *usage;
+            if let Some(managed) = self.containers.get_mut(group) {
+                used = used.saturating_add(usage.cpu.saturating_sub(managed.usage.cpu));
+                managed.usage = *usage;
             }
         }
         self.pace.tick(now, used);
@@ -255,7 +255,7 @@ impl PolicyLoop {
             process::forget_start();
         }
         self.attach_due(now);
-        let used = |id| self.containers.get(&id).and_then(|resident| resident.usage.known_cpu());
+        let used = |id| self.containers.get(&id).and_then(|managed| managed.usage.known_cpu());
         for id in self.probes.due_checks(now, used) {
             let Some(pid) = self.init_pid_in_turn(id) else { continue };
             if self.probes.update_location(id, pid) {
@@ -296,7 +296,7 @@ impl PolicyLoop {
         self.disk.take_alerts().into_iter().for_each(|alert| self.alerts.record(alert));
         if self.alerts.is_due(now) {
             let squeezed =
-                self.containers.iter().filter_map(|(id, resident)| self.at_lower_bound(*id, resident));
+                self.containers.iter().filter_map(|(id, managed)| self.at_lower_bound(*id, managed));
             let squeezed = squeezed.collect();
             self.check_quotas(now);
             self.check_verdicts(now);
@@ -306,14 +306,14 @@ impl PolicyLoop {
     }
 
     /// The name of a container that is busy and has been taken down to a lower bound that is below its upper one.
-    fn at_lower_bound(&self, id: CgroupId, resident: &ManagedContainer) -> Option<String> {
+    fn at_lower_bound(&self, id: CgroupId, managed: &ManagedContainer) -> Option<String> {
         let view = self.views.get(id)?;
         let full = u64::from(view.cpus) * 1_000;
         let is = view.cpus == view.cpus_lower
             && view.cpus_lower < view.cpus_upper
-            && resident.cpu_used_millicpu >= self.config.policy.cpu_busy.of(full);
+            && managed.cpu_used_millicpu >= self.config.policy.cpu_busy.of(full);
         let container = is.then(|| self.views.group(id)?.container.as_ref()).flatten()?;
-        Some(container.name.clone().unwrap_or_else(|| resident.path.clone()))
+        Some(container.name.clone().unwrap_or_else(|| managed.path.clone()))
     }
 
     /// Takes an answer of the limiter.
@@ -361,8 +361,8 @@ impl PolicyLoop {
     /// Asks the programs of a container for memory.
     fn notify_pressure(&mut self, id: CgroupId) {
         let pid = self.living_process(id).or_else(|| self.init_pid_in_turn(id).flatten());
-        if let (Some(pid), Some(resident)) = (pid, self.containers.get(&id)) {
-            self.pressure_notifier.notify(id, PressureTarget { path: resident.path.clone(), pid });
+        if let (Some(pid), Some(managed)) = (pid, self.containers.get(&id)) {
+            self.pressure_notifier.notify(id, PressureTarget { path: managed.path.clone(), pid });
         }
     }
 
@@ -385,7 +385,7 @@ impl PolicyLoop {
         })
     }
 
-    /// The one door for events: of the sensor, of measurements, of the limiter, of labels and of probes. Each passes the pipeline,
+    /// The one way in for events: of the sensor, of measurements, of the limiter, of labels and of probes. Each passes the pipeline,
     /// then views, then, as governors may know it, disks and memory.
     pub(super) fn apply(&mut self, events: &[HostEvent]) {
         for event in events {

@@ -91,12 +91,12 @@ impl PolicyLoop {
                 None
             }
         };
-        let mut resident = ManagedContainer::new(group.path.clone(), slot, facts, times, attach, page);
-        resident.is_nested = is_nested;
-        resident.outermost = outermost;
+        let mut managed = ManagedContainer::new(group.path.clone(), slot, facts, times, attach, page);
+        managed.is_nested = is_nested;
+        managed.outermost = outermost;
         let tenant = self.views.group(outermost).and_then(|outer| outer.container.as_ref());
-        resident.tenant = tenant.unwrap_or(container).id.as_str().into();
-        self.containers.insert(group.id, resident);
+        managed.tenant = tenant.unwrap_or(container).id.as_str().into();
+        self.containers.insert(group.id, managed);
         self.probes.add_container(group.id, &group.path, container);
         let verdict = self.verdicts.add(group, container, outermost, self.ticks > 0, timer::now());
         self.set_verdict(group.id, verdict);
@@ -109,8 +109,8 @@ impl PolicyLoop {
 
     /// The number by which a tenant pays for what its containers ask; `own`, that of the container, where the tenant is gone.
     fn owner_of(&self, outermost: CgroupId, own: u64) -> u64 {
-        let resident = self.containers.get(&outermost).and_then(|outer| self.publisher.owner(outer.slot));
-        resident.or_else(|| self.sensor.identities(outermost).first().copied()).unwrap_or(own)
+        let managed = self.containers.get(&outermost).and_then(|outer| self.publisher.owner(outer.slot));
+        managed.or_else(|| self.sensor.identities(outermost).first().copied()).unwrap_or(own)
     }
 
     /// Makes the view of a container that has none.
@@ -133,16 +133,16 @@ impl PolicyLoop {
 
     pub(super) fn remove_container(&mut self, id: CgroupId) {
         self.without_view.remove(&id);
-        if let Some(mut resident) = self.containers.remove(&id) {
-            log_change!(resident.is_nested, container = resident.path, "container gone");
-            resident.retire_page();
-            if let Some(name) = self.publisher.name(resident.slot) {
+        if let Some(mut managed) = self.containers.remove(&id) {
+            log_change!(managed.is_nested, container = managed.path, "container gone");
+            managed.retire_page();
+            if let Some(name) = self.publisher.name(managed.slot) {
                 let _ = std::fs::remove_file(self.publisher.pages().join(&name));
             }
             self.pressure_notifier.remove(id);
             let ended = self.quotas.forget(id, timer::now());
             ended.into_iter().for_each(|alert| self.alerts.record(alert));
-            self.publisher.remove(resident.slot);
+            self.publisher.remove(managed.slot);
             self.retry_without_view();
             self.removed_since_trim += 1;
         }
@@ -162,17 +162,17 @@ impl PolicyLoop {
     }
 
     pub(super) fn publish_view(&mut self, id: CgroupId) {
-        let (Some(resident), Some(view), Some(group)) =
+        let (Some(managed), Some(view), Some(group)) =
             (self.containers.get_mut(&id), self.views.get(id), self.views.group(id))
         else {
             return;
         };
-        apply_view(&mut resident.facts, view, &group.limits, self.views.mems(group), &self.numa);
-        resident.publish_page(view);
+        apply_view(&mut managed.facts, view, &group.limits, self.views.mems(group), &self.numa);
+        managed.publish_page(view);
         Self::expect_published(self.publisher.publish(
-            resident.slot,
-            &resident.facts,
-            &resident.times,
+            managed.slot,
+            &managed.facts,
+            &managed.times,
             Dirty::View,
         ));
     }
@@ -189,16 +189,16 @@ impl PolicyLoop {
         let dynamic = self.publisher.dynamic_pages();
         let hot_every = self.config.views.refresh_hot;
         let mut due: Vec<(Micros, CgroupId)> = Vec::new();
-        for (id, resident) in &mut self.containers {
-            resident.update_cpu_used(now);
-            if self.publisher.take_recent_reads(resident.slot) & dynamic != 0 {
-                resident.hot_until = now.saturating_add(HOT_FOR);
-                let used = resident.usage.cpu.saturating_sub(resident.cpu_at_refresh);
+        for (id, managed) in &mut self.containers {
+            managed.update_cpu_used(now);
+            if self.publisher.take_recent_reads(managed.slot) & dynamic != 0 {
+                managed.hot_until = now.saturating_add(HOT_FOR);
+                let used = managed.usage.cpu.saturating_sub(managed.cpu_at_refresh);
                 let every = if used >= USER_TICK { hot_every.min(REFRESH_BUSY) } else { hot_every };
-                resident.refresh_at = resident.refresh_at.min(resident.refreshed.saturating_add(every));
+                managed.refresh_at = managed.refresh_at.min(managed.refreshed.saturating_add(every));
             }
-            if resident.refresh_at <= now {
-                due.push((resident.refresh_at, *id));
+            if managed.refresh_at <= now {
+                due.push((managed.refresh_at, *id));
             }
         }
         // The one that waits longest first: with more than can be served, all are late and none is left out.
@@ -210,55 +210,55 @@ impl PolicyLoop {
     /// Starts the CPU times anew with the CPUs that are online now, as long as no process can have read them. A container's settings come
     /// after its cgroup, and until then it has all CPUs.
     pub(super) fn restart_times(&mut self, id: CgroupId, now: Micros) {
-        let Some(resident) = self.containers.get_mut(&id).filter(|resident| resident.is_unread) else {
+        let Some(managed) = self.containers.get_mut(&id).filter(|managed| managed.is_unread) else {
             return;
         };
-        resident.times.fill(CpuTimes::default());
-        let facts = &mut resident.facts;
+        managed.times.fill(CpuTimes::default());
+        let facts = &mut managed.facts;
         (facts.taken, facts.cpu_user, facts.cpu_system) = (Micros::ZERO, Micros::ZERO, Micros::ZERO);
-        resident.refreshed = Micros::ZERO;
+        managed.refreshed = Micros::ZERO;
         self.refresh(id, now);
     }
 
     /// Renews the numbers of a container; says whether that was tried. Nested containers wait for their tenant's turn.
     fn refresh(&mut self, id: CgroupId, now: Micros) -> bool {
-        let Some(resident) = self.containers.get_mut(&id) else { return false };
-        let hot = resident.hot_until > now;
-        if hot || !resident.details.hold(now, &resident.usage, self.config.sense.rescan) {
+        let Some(managed) = self.containers.get_mut(&id) else { return false };
+        let hot = managed.hot_until > now;
+        if hot || !managed.details.hold(now, &managed.usage, self.config.sense.rescan) {
             let details = match self.sensor.tenant_of(id) == id {
                 true => Some(self.sensor.details(id, hot)),
                 false => self.sensor.in_turn(id, |sensor| sensor.details(id, hot)),
             };
             let Some(details) = details else { return false };
             let Some(details) = details else { return true };
-            resident.details.update(now, resident.usage, details);
+            managed.details.update(now, managed.usage, details);
         }
-        let Some(details) = resident.details.last() else { return true };
-        apply_details(&mut resident.facts, &mut resident.times, details, timer::now_boot());
-        let counts = hot && resident.load.is_due(now) && resident.facts.nr_threads <= MAX_COUNTED_THREADS;
+        let Some(details) = managed.details.last() else { return true };
+        apply_details(&mut managed.facts, &mut managed.times, details, timer::now_boot());
+        let counts = hot && managed.load.is_due(now) && managed.facts.nr_threads <= MAX_COUNTED_THREADS;
         let count = |sensor: &mut Sensor| process::count_threads(&sensor.pids(id));
         if let Some((running, threads)) = counts.then(|| self.sensor.in_turn(id, count)).flatten() {
-            resident.facts.nr_running = running;
-            resident.facts.nr_threads = threads;
-            resident.load.advance(now, u64::from(running) * 1_000);
+            managed.facts.nr_running = running;
+            managed.facts.nr_threads = threads;
+            managed.load.advance(now, u64::from(running) * 1_000);
         } else {
-            resident.load.advance(now, resident.cpu_used_millicpu);
+            managed.load.advance(now, managed.cpu_used_millicpu);
         }
-        resident.facts.load = resident.load.hundredths();
+        managed.facts.load = managed.load.hundredths();
         // Beside v1, the cgroup that has pressure may be made after those by which a container is found: the second look is early.
-        let is_half_made = resident.refreshed == Micros::ZERO && resident.facts.has_pressure == 0;
+        let is_half_made = managed.refreshed == Micros::ZERO && managed.facts.has_pressure == 0;
         let every = match hot {
             _ if is_half_made => REFRESH_BUSY,
             true => self.config.views.refresh_hot,
             false => self.config.views.refresh_cold,
         };
-        resident.refreshed = now;
-        resident.cpu_at_refresh = resident.usage.cpu;
-        resident.refresh_at = now.saturating_add(every);
+        managed.refreshed = now;
+        managed.cpu_at_refresh = managed.usage.cpu;
+        managed.refresh_at = now.saturating_add(every);
         Self::expect_published(self.publisher.publish(
-            resident.slot,
-            &resident.facts,
-            &resident.times,
+            managed.slot,
+            &managed.facts,
+            &managed.times,
             Dirty::Stats,
         ));
         self.publish_page(id);
@@ -267,8 +267,8 @@ impl PolicyLoop {
 
     /// Brings the page that programs map to what the files say.
     fn publish_page(&mut self, id: CgroupId) {
-        if let (Some(resident), Some(view)) = (self.containers.get_mut(&id), self.views.get(id)) {
-            resident.publish_page(view);
+        if let (Some(managed), Some(view)) = (self.containers.get_mut(&id), self.views.get(id)) {
+            managed.publish_page(view);
         }
     }
 
@@ -286,7 +286,7 @@ impl PolicyLoop {
     }
 
     pub(super) fn view_name(&self, id: CgroupId) -> String {
-        let slot = self.containers.get(&id).map(|resident| resident.slot);
+        let slot = self.containers.get(&id).map(|managed| managed.slot);
         slot.and_then(|slot| self.publisher.name(slot)).unwrap_or_default()
     }
 }

@@ -119,15 +119,15 @@ impl PolicyLoop {
             self.quotas.note(tenant, topic, &path, now);
         }
         let (reads, mappings) = (self.publisher.take_overuse(), self.publisher.slow());
-        for (id, resident) in &self.containers {
+        for (id, managed) in &self.containers {
             let is_stuck = self.probes.is_stuck(*id);
             for (topic, is_over) in [
-                (QuotaTopic::Reads, reads.contains(&resident.slot)),
-                (QuotaTopic::Mappings, mappings.contains(&self.publisher.tenant(resident.slot))),
+                (QuotaTopic::Reads, reads.contains(&managed.slot)),
+                (QuotaTopic::Mappings, mappings.contains(&self.publisher.tenant(managed.slot))),
                 (QuotaTopic::Probes, is_stuck),
             ] {
                 if is_over {
-                    self.quotas.note(resident.outermost, topic, &resident.path, now);
+                    self.quotas.note(managed.outermost, topic, &managed.path, now);
                 }
             }
         }

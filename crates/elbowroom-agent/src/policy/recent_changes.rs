@@ -100,8 +100,8 @@ impl RecentChanges {
 impl PolicyLoop {
     /// Identifier of the outermost container around a container, or its own; also of one that just appeared.
     pub(super) fn tenant_id(&self, id: CgroupId) -> Arc<str> {
-        if let Some(resident) = self.containers.get(&id) {
-            return resident.tenant.clone();
+        if let Some(managed) = self.containers.get(&id) {
+            return managed.tenant.clone();
         }
         let container = |id| self.views.group(id)?.container.as_ref();
         let own = container(id);
@@ -119,8 +119,8 @@ impl PolicyLoop {
     fn collect_decisions(&mut self) {
         let since = std::mem::replace(&mut self.recent_changes.decisions_until, timer::now());
         let mut decisions: Vec<(Micros, Arc<str>, change::Change)> = Vec::new();
-        for (id, resident) in &self.containers {
-            let tenant = || resident.tenant.clone();
+        for (id, managed) in &self.containers {
+            let tenant = || managed.tenant.clone();
             let Some(named) = self.disk.container_name(*id) else { continue };
             for status in self.disk.container_statuses(*id, true) {
                 let new = status.decisions.iter().filter(|cap| cap.at > since);

@@ -79,9 +79,9 @@ impl PolicyLoop {
 
     /// Mounts a container's view, or takes it out.
     fn set_view_wanted(&mut self, id: CgroupId, wanted: bool) {
-        let Some(resident) = self.containers.get_mut(&id) else { return };
-        match (wanted, &resident.attach) {
-            (true, AttachState::Disabled(_)) => resident.attach = AttachState::now(),
+        let Some(managed) = self.containers.get_mut(&id) else { return };
+        match (wanted, &managed.attach) {
+            (true, AttachState::Disabled(_)) => managed.attach = AttachState::now(),
             (true, _) | (false, AttachState::Disabled(_)) => {}
             (false, _) => self.detach(id, None),
         }

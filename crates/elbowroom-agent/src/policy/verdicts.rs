@@ -331,16 +331,16 @@ impl VerdictWatch {
         is_exempt: impl Fn(&str) -> bool,
     ) -> Vec<Alert> {
         let mut alerts = Vec::new();
-        let mut unwell: BTreeMap<AlertSubject, (&str, &Verdict)> = BTreeMap::new();
+        let mut unhealthy: BTreeMap<AlertSubject, (&str, &Verdict)> = BTreeMap::new();
         for (id, verdict) in verdicts {
             let Some(WatchedContainer { name, tenant, .. }) = self.watched.get(&id) else { continue };
             // Kills are told of below.
             let is_told = verdict.status != VerdictStatus::Killed && verdict.status.hurts();
             if is_told && !is_exempt(name) {
-                unwell.entry(subject(*tenant, verdict.status)).or_insert((name, verdict));
+                unhealthy.entry(subject(*tenant, verdict.status)).or_insert((name, verdict));
             }
         }
-        for (subject, (name, verdict)) in unwell {
+        for (subject, (name, verdict)) in unhealthy {
             let hold = if verdict.status == VerdictStatus::Throttled { Micros::ZERO } else { STEADY_FOR };
             let text = format!("{name}: {}", verdict.sentence());
             alerts.extend(tell(&mut self.conditions, subject, now, hold, Severity::Warning, text));
@@ -384,7 +384,7 @@ fn tell(
     text: String,
 ) -> Option<Alert> {
     let begun = conditions.raise(subject.clone(), now, hold, || (severity, text.clone(), Vec::new()));
-    begun.or_else(|| conditions.reword(&subject, &text))
+    begun.or_else(|| conditions.update_text(&subject, &text))
 }
 
 fn subject(group: CgroupId, status: VerdictStatus) -> AlertSubject {

@@ -197,8 +197,8 @@ impl ProbeListenerThread {
                     }
                     ListenerCommand::Drop(network) => drop(self.sockets.remove(&Some(network))),
                     ListenerCommand::Answer { reply_to: back, text } => {
-                        if let Some(ear) = self.sockets.get(&back.network) {
-                            ear.socket.reply(&back.address, &text);
+                        if let Some(limited) = self.sockets.get(&back.network) {
+                            limited.socket.reply(&back.address, &text);
                         }
                     }
                     ListenerCommand::Stop => return,
@@ -212,12 +212,12 @@ impl ProbeListenerThread {
         let now = Instant::now();
         let (mut names, mut full) = (Vec::new(), false);
         let mut fds = vec![PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN)];
-        for (network, ear) in &mut self.sockets {
-            if ear.is_rate_limited(now) {
+        for (network, limited) in &mut self.sockets {
+            if limited.is_rate_limited(now) {
                 full = true;
             } else {
                 names.push(*network);
-                fds.push(PollFd::from_borrowed_fd(ear.socket.as_fd(), PollFlags::IN));
+                fds.push(PollFd::from_borrowed_fd(limited.socket.as_fd(), PollFlags::IN));
             }
         }
         let soon = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -232,17 +232,17 @@ impl ProbeListenerThread {
 
     /// Reads some of what has come through a socket.
     fn receive(&mut self, network: Option<NetNamespace>, tell: &dyn Fn(ProbeEvent)) {
-        let Some(ear) = self.sockets.get_mut(&network) else { return };
+        let Some(limited) = self.sockets.get_mut(&network) else { return };
         // A few at a time: the others have their turn.
         for _ in 0..16 {
-            if ear.has_had_share() {
+            if limited.has_had_share() {
                 return;
             }
             let begin = process::own_thread_cpu_time();
-            let Ok(Some(datagram)) = ear.socket.receive() else { return };
-            let paths = datagram.sender_cgroups(&mut ear.senders);
-            ear.received += 1;
-            ear.cpu += process::own_thread_cpu_time().saturating_sub(begin);
+            let Ok(Some(datagram)) = limited.socket.receive() else { return };
+            let paths = datagram.sender_cgroups(&mut limited.senders);
+            limited.received += 1;
+            limited.cpu += process::own_thread_cpu_time().saturating_sub(begin);
             let record = ProbeRecord::parse(&datagram.bytes).map_err(|error| error.to_string());
             let back = datagram.sender_address().map(|to| ReplyAddress { network, address: to.clone() });
             tell(ProbeEvent::Datagram { network, paths, record, reply_to: back });

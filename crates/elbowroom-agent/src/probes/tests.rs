@@ -152,7 +152,7 @@ fn a_page_that_is_refused_elsewhere_or_late_is_a_problem() {
 }
 
 #[test]
-fn a_source_is_asked_again_and_again_until_nobody_wants_it() {
+fn a_source_is_asked_again_and_again_until_its_poller_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let program = script(dir.path(), "echo served=1");
     let (tell, told) = mpsc::channel();
@@ -172,7 +172,7 @@ fn a_source_is_asked_again_and_again_until_nobody_wants_it() {
 }
 
 #[test]
-fn what_nobody_heard_is_told_again_and_what_was_heard_is_not() {
+fn a_record_that_did_not_arrive_is_told_again_and_one_that_did_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("probe");
     std::fs::write(&file, "served=1\n").unwrap();

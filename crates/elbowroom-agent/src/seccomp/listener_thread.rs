@@ -69,8 +69,8 @@ impl ListenerThread {
         let page = self.container.page.clone();
         self.shared = Arc::new(Mutex::new(ListenerThreadState { page, ..ListenerThreadState::default() }));
         let (common, slot) = (self.context.clone(), self.slot);
-        let (container, desk) = (self.container.clone_shared(), self.shared.clone());
-        let work = move || serve_calls(&common, slot, &container, &desk);
+        let (container, state) = (self.container.clone_shared(), self.shared.clone());
+        let work = move || serve_calls(&common, slot, &container, &state);
         let thread = std::thread::Builder::new().name("elbowroom-serve".into()).stack_size(STACK_SIZE);
         self.thread = thread.spawn(work).ok();
     }
@@ -88,9 +88,9 @@ impl ListenerThread {
 
     /// Whether its calls are left to the kernel.
     pub(super) fn leaves_to_kernel(&self) -> bool {
-        // A thread that is at the desk is at work.
+        // A thread that holds the state is at work.
         match self.shared.try_lock() {
-            Ok(desk) => desk.dismissed || self.is_over(),
+            Ok(state) => state.dismissed || self.is_over(),
             Err(TryLockError::WouldBlock) => false,
             Err(TryLockError::Poisoned(_)) => true,
         }
@@ -111,22 +111,22 @@ impl ListenerThread {
             self.start();
             return true;
         }
-        let desk = match self.shared.try_lock() {
-            Ok(desk) => Some(desk),
-            Err(TryLockError::Poisoned(desk)) => Some(desk.into_inner()),
+        let state = match self.shared.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         };
-        let Some(mut desk) = desk else { return true };
-        if let Some((call, since)) = desk.current_call
-            && !desk.dismissed
+        let Some(mut state) = state else { return true };
+        if let Some((call, since)) = state.current_call
+            && !state.dismissed
             && since.elapsed() >= CALL_TIMEOUT
         {
-            desk.dismissed = true;
+            state.dismissed = true;
             let _ = self.listener().continue_syscall(call);
             self.context.record.answered(self.slot, call);
         }
         // A thread may hang long after its container has ended.
-        !(desk.dismissed && is_closed(self.listener()))
+        !(state.dismissed && is_closed(self.listener()))
     }
 
     /// Leaves the next call to the kernel.
@@ -153,7 +153,7 @@ fn serve_calls(
     common: &WorkerContext,
     slot: usize,
     container: &SeccompContainer,
-    desk: &Mutex<ListenerThreadState>,
+    state: &Mutex<ListenerThreadState>,
 ) {
     let listener = &*container.listener;
     let mut throttle = AnswerThrottle::default();
@@ -178,15 +178,15 @@ fn serve_calls(
                 false => return,
             }
         }
-        let Some((notice, page)) = (match next_call(common, slot, listener, desk) {
+        let Some((notice, page)) = (match next_call(common, slot, listener, state) {
             Ok(taken) => taken,
             Err(Dismissed) => return,
         }) else {
             continue;
         };
         let value = page.and_then(|page| answer(container, &page, &notice, common.nr_cpus));
-        let mut desk = lock(desk);
-        if desk.dismissed {
+        let mut state = lock(state);
+        if state.dismissed {
             return;
         }
         // A caller that is gone needs no answer.
@@ -195,7 +195,7 @@ fn serve_calls(
             None => listener.continue_syscall(notice.id),
         };
         common.record.answered(slot, notice.id);
-        desk.current_call = None;
+        state.current_call = None;
     }
 }
 
@@ -220,10 +220,10 @@ impl AnswerThrottle {
         let (now, cpu) = (Instant::now(), own_thread_cpu_time());
         let (elapsed, spent) = (now - self.since, cpu.saturating_sub(self.cpu_at));
         (self.since, self.cpu_at) = (now, cpu);
-        self.reckon(elapsed, spent)
+        self.account(elapsed, spent)
     }
 
-    fn reckon(&mut self, elapsed: Duration, spent: Duration) -> Option<Duration> {
+    fn account(&mut self, elapsed: Duration, spent: Duration) -> Option<Duration> {
         self.owed = (self.owed + spent).saturating_sub(elapsed / ANSWER_SHARE);
         let over = self.owed.saturating_sub(ANSWER_BURST);
         (!over.is_zero()).then(|| (over * ANSWER_SHARE).min(MAX_PAUSE))
@@ -236,18 +236,18 @@ fn next_call(
     common: &WorkerContext,
     slot: usize,
     listener: &SeccompListener,
-    desk: &Mutex<ListenerThreadState>,
+    state: &Mutex<ListenerThreadState>,
 ) -> Result<Option<(SeccompNotification, Option<Arc<OwnedFd>>)>, Dismissed> {
-    let mut desk = lock(desk);
-    if desk.dismissed {
+    let mut state = lock(state);
+    if state.dismissed {
         return Err(Dismissed);
     }
     // Does not wait: a call whose caller went after the poll still counts (kernel/seccomp.c, `seccomp_notify_recv`), and no other
     // thread takes calls of this listener.
     let Ok(notice) = listener.recv() else { return Ok(None) };
     common.record.taken(slot, notice.id);
-    desk.current_call = Some((notice.id, Instant::now()));
-    Ok(Some((notice, desk.page.clone())))
+    state.current_call = Some((notice.id, Instant::now()));
+    Ok(Some((notice, state.page.clone())))
 }
 
 fn is_closed(listener: &SeccompListener) -> bool {
@@ -256,8 +256,8 @@ fn is_closed(listener: &SeccompListener) -> bool {
     poll(&mut fds, Some(&zero)).is_ok_and(|n| n > 0)
 }
 
-fn lock(desk: &Mutex<ListenerThreadState>) -> MutexGuard<'_, ListenerThreadState> {
-    desk.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(state: &Mutex<ListenerThreadState>) -> MutexGuard<'_, ListenerThreadState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -268,12 +268,12 @@ mod tests {
     fn a_container_that_asks_without_pause_waits_and_one_that_asks_now_and_then_does_not() {
         let (ms, us) = (Duration::from_millis, Duration::from_micros);
         let mut throttle = AnswerThrottle::default();
-        assert!((0..1_000).all(|_| throttle.reckon(ms(1), us(20)).is_none()));
+        assert!((0..1_000).all(|_| throttle.account(ms(1), us(20)).is_none()));
         // Each call takes 20 us, and comes at once.
         let (mut time, mut spent) = (Duration::ZERO, Duration::ZERO);
         for _ in 0..100_000 {
-            let pause = throttle.reckon(us(20), us(20)).unwrap_or_default();
-            throttle.reckon(pause, Duration::ZERO);
+            let pause = throttle.account(us(20), us(20)).unwrap_or_default();
+            throttle.account(pause, Duration::ZERO);
             (time, spent) = (time + us(20) + pause, spent + us(20));
         }
         assert!(spent < time / ANSWER_SHARE + ANSWER_BURST + ms(10), "{spent:?} of {time:?}");

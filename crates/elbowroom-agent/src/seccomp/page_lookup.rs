@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_asked_about_last_comes_last() {
+    fn the_process_that_was_asked_about_last_comes_last() {
         let now = Instant::now();
         let asked = [(0, now), (2, now - RETRY_INTERVAL), (4, now - 2 * RETRY_INTERVAL)].into();
         let pages = PageLookups { last_lookup: asked, ..PageLookups::default() };

@@ -119,15 +119,15 @@ impl SeccompSupervisor {
         let raised = rustix::process::Rlimit { current: Some(most), maximum: limit.maximum };
         let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
         let now = Instant::now();
-        let (pages, given, news) = (PageLookups::default(), BTreeSet::new(), BTreeSet::new());
+        let (pages, known_slots, updated_slots) = (PageLookups::default(), BTreeSet::new(), BTreeSet::new());
         let bound = file_at(&socket_path(&kept.run_dir));
         Ok(Self {
             state: kept,
             pages,
             signals,
             bound,
-            known_slots: given,
-            updated_slots: news,
+            known_slots,
+            updated_slots,
             worker: None,
             start_at: now,
             restart_delay: Duration::ZERO,

@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn less_than_a_header_is_nobodys_request() {
+    fn less_than_a_header_is_no_request() {
         let whole = request(op::LOOKUP, b"a\0");
         for cut in 0..whole.len() {
             assert!(FuseRequest::decode(&whole[..cut]).is_err(), "{cut}");

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub(super) static DRAINING: AtomicBool = AtomicBool::new(false);
 
 /// The shortest sleep of the thread for those that wait: paying back is not worth more wake-ups than that.
-const MIN_NAP: Duration = Duration::from_micros(500);
+const MIN_PAUSE: Duration = Duration::from_micros(500);
 
 /// What the threads share.
 pub(super) struct SharedServer {
@@ -53,7 +53,7 @@ impl SharedServer {
     }
 
     /// Looks after PSI triggers, until the connection is gone.
-    pub fn watch_triggers(&self) -> Result<(), FuseError> {
+    pub(crate) fn watch_triggers(&self) -> Result<(), FuseError> {
         let mut message = Vec::new();
         self.triggers.watch(&self.slots, |waiter| {
             abi::notify_poll(&mut message, waiter);
@@ -62,7 +62,7 @@ impl SharedServer {
     }
 
     /// Takes requests and answers them, or hands them to `deferred`, until there are no more.
-    pub fn answer_requests(
+    pub(crate) fn answer_requests(
         &self,
         connection: Connection,
         deferred: &SyncSender<DeferredRequest>,
@@ -98,7 +98,7 @@ impl SharedServer {
 
     /// Answers what comes to `inbox`, each tenant in turn and at its pace, until nothing is sent any more; then what is
     /// left.
-    pub fn answer_deferred(&self, inbox: &Receiver<DeferredRequest>) -> Result<(), FuseError> {
+    pub(crate) fn answer_deferred(&self, inbox: &Receiver<DeferredRequest>) -> Result<(), FuseError> {
         let mut worker = Worker::new(self);
         let mut queue = DeferredQueue::default();
         let mut ending = false;
@@ -112,7 +112,7 @@ impl SharedServer {
             }
             let now = Instant::now();
             let delay = |account| if ending { Duration::ZERO } else { self.budgets.delay(account, now) };
-            let nap = match queue.next(delay) {
+            let pause = match queue.next(delay) {
                 NextDeferred::Answer(request) => {
                     worker.answer_deferred(&request)?;
                     worker.charge(Some(request.account));
@@ -120,13 +120,13 @@ impl SharedServer {
                 }
                 NextDeferred::Empty if ending => return Ok(()),
                 NextDeferred::Empty => Duration::MAX,
-                NextDeferred::Wait(delay) => delay.max(MIN_NAP),
+                NextDeferred::Wait(delay) => delay.max(MIN_PAUSE),
             };
             if !queue.has_room() {
-                std::thread::sleep(nap);
+                std::thread::sleep(pause);
                 continue;
             }
-            match inbox.recv_timeout(nap) {
+            match inbox.recv_timeout(pause) {
                 Ok(request) => worker.keep(&mut queue, request)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => ending = true,

@@ -59,7 +59,7 @@ impl Budgets {
     }
 
     /// Whether an account is answered at once.
-    pub fn is_prompt(&self, account: usize, now: Instant) -> bool {
+    pub(crate) fn is_prompt(&self, account: usize, now: Instant) -> bool {
         self.over(&self.accounts[account].prompt, &PROMPT, now).is_zero()
     }
 

@@ -117,7 +117,7 @@ impl Handover {
     ///
     /// # Errors
     /// [`FuseError::NotInherited`] when there is nothing, or when the descriptors are not what they should be.
-    pub fn inherit() -> Result<Self, FuseError> {
+    pub(crate) fn inherit() -> Result<Self, FuseError> {
         let refuse = |what: String| FuseError::NotInherited { what };
         let text = std::env::var(HANDOVER_ENV).map_err(|_| refuse(format!("{HANDOVER_ENV} is not set")))?;
         let wire: HandoverEnv =

@@ -343,7 +343,7 @@ impl NotifierShared {
     fn drop_old(&self, slot: SlotHandle, old: OldPages, thread: &mut DropThread) -> Result<(), FuseError> {
         let DropThread { snapshot, message } = thread;
         let bits = {
-            let _hands = lock(&self.slot_reuse);
+            let _reuse = lock(&self.slot_reuse);
             self.slots.take_read(slot, old.mask)
         };
         {
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_agent_itself_makes_old_is_on_nobodys_account() {
+    fn what_the_agent_itself_makes_old_is_on_no_account() {
         let mut queue = DropQueue::default();
         let own = |queue: &mut DropQueue| match queue.take_quick() {
             Some(Job::Pages(_, old)) => old.every && old.is_own,

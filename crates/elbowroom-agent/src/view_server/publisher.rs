@@ -178,9 +178,9 @@ impl Publisher {
         times: &[CpuTimes],
     ) -> Result<SlotHandle, FuseError> {
         let sizes = self.measure_sizes(facts, |_| true);
-        let hands = lock(&self.shared.slot_reuse);
+        let reuse = lock(&self.shared.slot_reuse);
         let slot = self.shared.slots.add(id, whose, &sizes, facts, times)?;
-        drop(hands);
+        drop(reuse);
         self.view_shapes.insert(slot, ViewShape::of(facts));
         Ok(slot)
     }
@@ -211,8 +211,8 @@ impl Publisher {
         if before.is_some() {
             self.view_shapes.insert(slot, shape);
         }
-        // Sizes are cached also of files that were only looked up. And what CPUs that come back showed before they went may be cached still:
-        // the bits of then were taken without them.
+        // Sizes are cached also of files that were only looked up. And what CPUs that come back showed before they went may be cached
+        // still: the bits of then were taken without them.
         if grown || before.is_some_and(|before| !shape.is_within(&before)) {
             self.shared.push(slot, 0, true);
         }
@@ -265,7 +265,7 @@ impl Publisher {
     pub fn remove(&mut self, slot: SlotHandle) {
         self.view_shapes.remove(&slot);
         let name = {
-            let _hands = lock(&self.shared.slot_reuse);
+            let _reuse = lock(&self.shared.slot_reuse);
             let name = self.shared.slots.name(slot);
             self.shared.slots.remove(slot);
             name

@@ -1,5 +1,5 @@
-//! The directories below the run directory: each is root's alone. Sockets for others are files of the run directory itself, which others may
-//! walk through (`docs/guide/install.md` lists them).
+//! The directories below the run directory: each is root's alone. Sockets for others are files of the run directory itself, which others
+//! may walk through (`docs/guide/install.md` lists them).
 
 use crate::view_server::handover::{AgentOptions, Connection};
 use crate::view_server::session::{MountLine, mounts_on, unmount};

@@ -143,7 +143,7 @@ impl ServiceManager {
     }
 
     /// Whether a service manager waits to hear that the agent is ready. Not one that took no message: it is told later.
-    pub fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         !self.ready_sent && !self.is_deaf && std::env::var_os("NOTIFY_SOCKET").is_some()
     }
 
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_that_reads_no_message_delays_nobody_and_one_that_reads_has_them_whole() {
+    fn a_manager_that_reads_no_message_delays_no_process_and_one_that_reads_has_them_whole() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notify");
         let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();

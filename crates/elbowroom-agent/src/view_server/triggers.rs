@@ -70,7 +70,7 @@ impl Triggers {
     /// # Errors
     /// As the kernel: [`Errno::BUSY`] where the open file has a trigger, [`Errno::INVAL`]. [`Errno::NOSPC`]: the container has as many as
     /// it may. [`Errno::ROFS`]: `node` is another file.
-    pub fn arm(
+    pub(crate) fn arm(
         &self,
         slots: &Slots,
         (slot, node): (SlotHandle, ViewNode),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_woken_and_hears_of_an_event_once() {
+    fn a_waiter_is_woken_and_hears_of_an_event_once() {
         let mut rig = Rig::new();
         rig.arm(1, false, LINE).unwrap();
         rig.arm(2, false, b"some 900000 1000000\n").unwrap();
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_server_goes_on_with_them_and_wakes_who_waited() {
+    fn the_next_server_goes_on_with_them_and_wakes_the_waiters() {
         let mut rig = Rig::new();
         rig.arm(1, false, LINE).unwrap();
         rig.poll(1);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_container_that_is_gone_is_woken_and_told() {
+    fn a_waiter_for_a_container_that_is_gone_is_woken_and_told() {
         let mut rig = Rig::new();
         rig.arm(1, false, LINE).unwrap();
         rig.poll(1);

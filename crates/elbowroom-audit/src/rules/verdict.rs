@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_nobody_knows_is_unknown() {
+    fn a_version_that_no_rule_knows_is_unknown() {
         let library = ElfEvidence {
             marks: [("UseContainerSupport".to_owned(), None)].into(),
             ..defines("JNI_CreateJavaVM")

@@ -65,7 +65,7 @@ impl FixEntry {
     }
 
     /// Whether what a write of it changed is no more, though a file of that name may be there.
-    pub fn has_ended(&self, root: &Root, write: &FileWrite) -> bool {
+    pub(crate) fn has_ended(&self, root: &Root, write: &FileWrite) -> bool {
         let cgroup = write.file.rsplit_once('/').and_then(|(dir, _)| self.cgroups.get_key_value(dir));
         let is_another = |(dir, then): (&String, &u64)| match cgroup::open_cgroup(root, dir) {
             Ok((_, now)) => now != *then,
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_can_read_the_directory_keeps_no_fix_from_being_written_down() {
+    fn a_user_who_can_read_the_directory_keeps_no_fix_from_being_written_down() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::at(&dir.path().join("state"));

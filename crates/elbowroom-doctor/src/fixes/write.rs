@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_wrote_stays() {
+    fn what_another_program_wrote_stays() {
         let (host, root) = host();
         write(&root, &leases(), &raised()).unwrap();
         host.write("cg/memory.max", "3000\n").unwrap();

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waited_all_the_time_may_go_on_waiting() {
+    fn a_container_that_waited_all_the_time_may_go_on_waiting() {
         let calm = (signs(0, 0, 0), signs(1_000, 500, 100));
         assert_eq!(stop_reason((&calm.0, &calm.1), &signs(1_000, 500, 100), &signs(2_000, 1_000, 250)), None);
     }

@@ -89,7 +89,7 @@ impl Conditions {
     }
 
     /// Renews the words of an alert that lasts; `None` where they are the same, or there is none.
-    pub fn reword(&mut self, subject: &AlertSubject, text: &str) -> Option<Alert> {
+    pub fn update_text(&mut self, subject: &AlertSubject, text: &str) -> Option<Alert> {
         let alert = self.conditions.get_mut(subject)?.alert.as_mut().filter(|alert| alert.text != text)?;
         text.clone_into(&mut alert.text);
         Some(alert.clone())
@@ -208,17 +208,17 @@ mod tests {
     fn the_words_of_an_alert_that_lasts_are_renewed_and_nothing_begins_by_that() {
         let mut alerts = Conditions::default();
         let subject = AlertSubject::node(AlertKind::Verdict);
-        assert_eq!(alerts.reword(&subject, "twice"), None, "there is none");
+        assert_eq!(alerts.update_text(&subject, "twice"), None, "there is none");
         let say = || (Severity::Critical, "once".to_owned(), Vec::new());
         alerts.raise(subject.clone(), Micros::secs(1), Micros::ZERO, say);
-        assert_eq!(alerts.reword(&subject, "once"), None);
-        let renewed = alerts.reword(&subject, "twice").unwrap();
+        assert_eq!(alerts.update_text(&subject, "once"), None);
+        let renewed = alerts.update_text(&subject, "twice").unwrap();
         assert_eq!((renewed.text.as_str(), renewed.since), ("twice", Micros::secs(1)));
         assert_eq!(alerts.active().next().map(|alert| alert.text.as_str()), Some("twice"));
     }
 
     #[test]
-    fn what_nobody_speaks_of_any_more_ends_after_a_while() {
+    fn a_condition_that_is_not_said_again_ends_after_a_while() {
         let mut alerts = Conditions::default();
         let other = (AlertKind::Overcommit, None, None);
         for second in 1..30 {

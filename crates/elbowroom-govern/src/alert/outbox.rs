@@ -9,8 +9,8 @@
 //!
 //! 1. Of one condition, beginning and end take turns. One that became worse after it was told ends as it was, and begins anew.
 //! 2. The same condition begins at most once in [`NotificationLimit::quiet`], however often it comes and goes.
-//! 3. At most [`NotificationLimit::burst`] conditions begin in any [`NotificationLimit::quiet`], the worst first. The others wait, and are told when there
-//!    is room, if they still last; those that do not are counted ([`Outbox::dropped`]).
+//! 3. At most [`NotificationLimit::burst`] conditions begin in any [`NotificationLimit::quiet`], the worst first. The others wait, and are
+//!    told when there is room, if they still last; those that do not are counted ([`Outbox::dropped`]).
 //! 4. When nothing changes any more, every receiver has soon been told of exactly what lasts.
 
 use elbowroom_types::alert::{Alert, AlertSubject};
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_over_before_anybody_looked_is_told_whole() {
+    fn what_was_over_before_the_first_look_is_told_whole() {
         let mut outbox = Outbox::default();
         outbox.apply(&starved(1, None));
         outbox.apply(&starved(1, Some(2)));

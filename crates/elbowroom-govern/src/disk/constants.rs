@@ -20,8 +20,8 @@ pub struct LifelineConstants {
     pub growth: f64,
     /// Seconds in which a lifeline follows a demand that grew (time constant).
     pub rise_seconds: f64,
-    /// Seconds in which a lifeline forgets, and the base latency (time constant), after which caps without harm go, and for which limits stay
-    /// away after they held others up.
+    /// Seconds in which a lifeline forgets, and the base latency (time constant), after which caps without harm go, and for which limits
+    /// stay away after they held others up.
     pub keep_seconds: f64,
     /// Seconds from a cut until the next decision about the same container: two measurements of a second, which jitter. As long does
     /// a container have to be seen before its lifeline counts, and be blocked before limits go.

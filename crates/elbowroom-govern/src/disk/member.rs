@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_took_off_is_ordered_again_and_what_somebody_changed_is_his() {
+    fn a_limit_that_was_taken_off_is_ordered_again_and_one_that_was_changed_is_the_users() {
         let limits = |ours, ceded| IoLimits { group: CgroupId(1), disk: DISK, user: IoMax::MAX, ours, ceded };
         let mut member = DiskMember::new(CgroupId(1), None);
         assert!(orders(&mut member, 1000, &wish(1000)).is_some());

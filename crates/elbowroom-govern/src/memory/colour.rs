@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_asked_for_little_and_waits_for_nothing_misses_nothing() {
+    fn a_container_asked_for_little_that_waits_for_nothing_misses_nothing() {
         let idle = throughput(1.0, None, Some(800.0));
         assert_eq!(by_measure(&idle, None, true), Some((Green, 1.0)));
         assert_eq!(by_measure(&idle, None, false), Some((Red, 1.0 / 800.0)));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_memory_and_serves_nothing_has_no_good_latency() {
+    fn a_container_that_waits_for_memory_and_serves_nothing_has_no_good_latency() {
         let of = |offered, calm| {
             let measure = Measure { kind: MeasureKind::Latency, served: 0.0, offered, objective: Some(10.0) };
             by_measure(&measure, None, calm).map(|(colour, _)| colour)

@@ -309,7 +309,7 @@ impl MemoryGovernor {
         let pools = self.build_pools(&node, &tick.node, &places);
         pool::compute_entitlements(&pools, &mut self.members, &settings);
         let (page_size, views) = (node.page_size, settings.views);
-        let turns: Vec<PoolPass<'_>> = pools
+        let passes: Vec<PoolPass<'_>> = pools
             .iter()
             .map(|shared| PoolPass {
                 now,
@@ -321,44 +321,44 @@ impl MemoryGovernor {
             .collect();
         // The pools that each container is in, from the outside in.
         let mut within: BTreeMap<CgroupId, Vec<&PoolPass<'_>>> = BTreeMap::new();
-        for turn in &turns {
-            turn.membership.member_ids.iter().for_each(|id| within.entry(*id).or_default().push(turn));
+        for pass in &passes {
+            pass.membership.member_ids.iter().for_each(|id| within.entry(*id).or_default().push(pass));
         }
         if !paused {
-            for (id, turns) in &within {
-                if let (Some(member), Some(innermost)) = (self.members.get_mut(id), turns.last()) {
+            for (id, passes) in &within {
+                if let (Some(member), Some(innermost)) = (self.members.get_mut(id), passes.last()) {
                     innermost.review(member);
                 }
             }
         }
         let busy = self.members_around_need(&pools, now);
-        let mut spoken = PassState::default();
+        let mut pass_state = PassState::default();
         let reserved = pool::reserved(&pools, &self.members, |member| member.reserve);
         let promised = pool::reserved(&pools, &self.members, |member| member.promised);
-        for ((turn, reserved), promised) in turns.iter().zip(reserved).zip(promised) {
-            let shared = turn.membership;
+        for ((pass, reserved), promised) in passes.iter().zip(reserved).zip(promised) {
+            let shared = pass.membership;
             let needers = shared.unmet_demands(&self.members, &pools);
-            if turn.move_memory(&mut self.members, &needers, &mut spoken, &mut orders) {
+            if pass.move_memory(&mut self.members, &needers, &mut pass_state, &mut orders) {
                 self.last_need.insert(shared.pool.owner, now);
             }
             let alerts = alerts::pool_alerts(shared, [reserved, promised], now, &mut self.conditions);
             orders.extend(alerts.map(MemoryOrder::Alert));
             self.pools.push(shared.view(reserved, needers.len()));
         }
-        for (id, turns) in &within {
-            let (Some(member), Some(innermost)) = (self.members.get_mut(id), turns.last()) else { continue };
-            innermost.finish(member, &spoken, !busy.contains(id), &mut orders);
+        for (id, passes) in &within {
+            let (Some(member), Some(innermost)) = (self.members.get_mut(id), passes.last()) else { continue };
+            innermost.finish(member, &pass_state, !busy.contains(id), &mut orders);
             orders.extend(protect::protection_order(member, now));
-            let short = turns.iter().any(|turn| turn.membership.pool.short);
+            let short = passes.iter().any(|pass| pass.membership.pool.short);
             orders.extend(
                 alerts::member_alerts(member, short, now, &mut self.conditions).map(MemoryOrder::Alert),
             );
         }
         if !paused {
             let (settings, memory) = (&settings, &tick.node);
-            let pass = SavingPass { now, settings, memory, mem_total: node.mem_total, page_size };
+            let saving = SavingPass { now, settings, memory, mem_total: node.mem_total, page_size };
             let known = self.members.iter_mut().filter(|(id, _)| within.contains_key(*id));
-            pass.run(known, |id| busy.contains(&id) || spoken.is_short(id), &mut orders);
+            saving.run(known, |id| busy.contains(&id) || pass_state.is_short(id), &mut orders);
         }
         // A pool whose last container left is not among those that were looked at.
         orders.extend(self.conditions.clear_unseen(now).into_iter().map(MemoryOrder::Alert));

@@ -95,7 +95,7 @@ pub(super) fn plan_loans(
 ) -> Vec<LoanStep> {
     let any_red = needers.iter().any(|needer| needer.is_red);
     let is_red = |id: &CgroupId| needers.iter().any(|needer| needer.id == *id && needer.is_red);
-    let mut givers: Vec<(bool, f64, CgroupId)> = Vec::new();
+    let mut lenders: Vec<(bool, f64, CgroupId)> = Vec::new();
     for member in ids.iter().filter(|id| !is_red(id)).filter_map(|id| members.get(id)) {
         let green = member.colour() == Colour::Green;
         let ample = member.colour() == Colour::Yellow && any_red && has_surplus(member);
@@ -104,13 +104,13 @@ pub(super) fn plan_loans(
             && member.meter.is_settled()
             && !member.loans.is_on_hold(now)
         {
-            givers.push((!green, f64::from(member.claim.weight) / member.usage().max(1.0), member.id));
+            lenders.push((!green, f64::from(member.claim.weight) / member.usage().max(1.0), member.id));
         }
     }
-    givers.sort_by(|a, b| (a.0, a.1).partial_cmp(&(b.0, b.1)).unwrap_or(std::cmp::Ordering::Equal));
+    lenders.sort_by(|a, b| (a.0, a.1).partial_cmp(&(b.0, b.1)).unwrap_or(std::cmp::Ordering::Equal));
     let mut left = need;
-    let mut gifts = Vec::new();
-    for (yellow, _, id) in givers {
+    let mut loans = Vec::new();
+    for (yellow, _, id) in lenders {
         let Some(member) = members.get_mut(&id) else { continue };
         let usage = member.usage();
         let step = if yellow { TUNING.first_step } else { member.loans.step };
@@ -123,7 +123,7 @@ pub(super) fn plan_loans(
         let take = amount.min(member.reclaimable());
         let waits = now.saturating_sub(asked) < GRACE_PERIOD;
         let ready = !waits && take >= TUNING.min_amount;
-        gifts.push(LoanStep {
+        loans.push(LoanStep {
             id,
             amount: if ready { take } else { amount },
             ceiling: usage - amount,
@@ -133,7 +133,7 @@ pub(super) fn plan_loans(
         // Of one that has had time, only what the kernel can take counts: others give the rest.
         left -= if waits { amount } else { take };
     }
-    gifts
+    loans
 }
 
 /// Whether a yellow container has clearly more than enough: only a probe can say by how much.

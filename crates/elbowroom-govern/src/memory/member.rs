@@ -153,8 +153,8 @@ impl MemoryMember {
     }
 
     /// It waited for memory in the last period, for long enough that programs which watch the kernel for that would be told: sd-event(3)
-    /// asks for a tenth of the time (`MEMORY_PRESSURE_DEFAULT_THRESHOLD_USEC`, 200 ms of 2 s). Where the kernel counts no stalls, it reads back
-    /// much of what it has.
+    /// asks for a tenth of the time (`MEMORY_PRESSURE_DEFAULT_THRESHOLD_USEC`, 200 ms of 2 s). Where the kernel counts no stalls, it reads
+    /// back much of what it has.
     pub(super) fn is_stalled(&self) -> bool {
         match self.meter.last_stall() {
             Some(stall) => stall >= TUNING.pressing,

@@ -38,7 +38,7 @@
 //! - `steps_are_small`
 //! - `failed_loans_become_rare`
 //! - `a_container_without_an_answer_gets_no_second_order`
-//! - `nobody_dies_who_would_have_lived`
+//! - `no_container_dies_that_would_have_lived`
 
 mod alerts;
 mod colour;

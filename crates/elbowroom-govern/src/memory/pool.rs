@@ -179,15 +179,15 @@ pub(super) fn compute_entitlements(
     }
 }
 
-/// What each party in a pool is owed of it, in no pool inside of it more than that may have.
+/// What each claimant in a pool is owed of it, in no pool inside of it more than that may have.
 fn entitlements_in(
     pools: &[PoolMembership],
     of: &PoolMembership,
-    parties: &BTreeMap<CgroupId, MemoryClaimant>,
+    claimants: &BTreeMap<CgroupId, MemoryClaimant>,
 ) -> BTreeMap<CgroupId, f64> {
     let mut owed = BTreeMap::new();
     let mut open: BTreeMap<CgroupId, MemoryClaimant> =
-        of.member_ids.iter().filter_map(|id| Some((*id, *parties.get(id)?))).collect();
+        of.member_ids.iter().filter_map(|id| Some((*id, *claimants.get(id)?))).collect();
     let mut inside: Vec<&PoolMembership> = pools.iter().filter(|shared| shared.is_in(of)).collect();
     let mut left = of.pool.size;
     let sum = |shared: &PoolMembership, owed: &BTreeMap<CgroupId, f64>| -> f64 {
@@ -210,7 +210,7 @@ fn entitlements_in(
             // Of pools inside it that were full before, what they had is divided anew with the rest of it.
             let fixed = shared.member_ids.iter().filter(|id| !open.contains_key(id));
             left += fixed.filter_map(|id| owed.get(id)).sum::<f64>();
-            owed.extend(self::entitlements_in(pools, shared, parties));
+            owed.extend(self::entitlements_in(pools, shared, claimants));
             left = (left - sum(shared, &owed)).max(0.0);
             open.retain(|id, _| shared.member_ids.binary_search(id).is_err());
             inside.retain(|other| other.pool.owner != shared.pool.owner && !other.is_in(shared));
@@ -396,9 +396,9 @@ mod tests {
             shared(Some(10), &[], 6.0, &[1, 2, 3]),
             shared(Some(11), &[10], 2.0, &[1, 2]),
         ];
-        let check = |parties: [MemoryClaimant; 4], expect: [f64; 4]| {
-            let parties = (1..).map(CgroupId).zip(parties).collect();
-            let got: Vec<f64> = entitlements_in(&pools, &pools[0], &parties).into_values().collect();
+        let check = |claimants: [MemoryClaimant; 4], expect: [f64; 4]| {
+            let claimants = (1..).map(CgroupId).zip(claimants).collect();
+            let got: Vec<f64> = entitlements_in(&pools, &pools[0], &claimants).into_values().collect();
             assert!(got.iter().zip(expect).all(|(a, b)| (a - b).abs() < 1e-6), "{got:?}, not {expect:?}");
         };
         check([hungry(0.0, 1.0); 4], [1.0, 1.0, 4.0, 6.0]);
@@ -472,7 +472,7 @@ mod tests {
         #[test]
         fn no_pool_is_owed_more_than_it_has_and_nothing_is_left_over(
             sizes in proptest::array::uniform4(0.0..1e12),
-            parties in proptest::collection::vec((0.0..1e11, 0.0..1e12, 1.0..1e4, 0u8..3), 7),
+            claimants in proptest::collection::vec((0.0..1e11, 0.0..1e12, 1.0..1e4, 0u8..3), 7),
         ) {
             let pools = [
                 shared(None, &[], sizes[0], &[1, 2, 3, 4, 5, 6, 7]),
@@ -480,20 +480,20 @@ mod tests {
                 shared(Some(12), &[], sizes[2], &[5, 6]),
                 shared(Some(11), &[10], sizes[3], &[2, 3]),
             ];
-            let party = |(floor, more, weight, tier)| {
+            let claimant = |(floor, more, weight, tier)| {
                 let want = floor + more;
                 MemoryClaimant { reserved: floor, floor, demand: want, max: want, weight, tier }
             };
-            let parties: BTreeMap<CgroupId, MemoryClaimant> = (1..).map(CgroupId).zip(parties.into_iter().map(party)).collect();
-            let owed = entitlements_in(&pools, &pools[0], &parties);
+            let claimants: BTreeMap<CgroupId, MemoryClaimant> = (1..).map(CgroupId).zip(claimants.into_iter().map(claimant)).collect();
+            let owed = entitlements_in(&pools, &pools[0], &claimants);
             let of = |shared: &PoolMembership| shared.member_ids.iter().map(|id| owed[id]).sum::<f64>();
             for shared in &pools {
                 prop_assert!(of(shared) <= shared.pool.size * (1.0 + 1e-6) + 10.0, "{shared:?} {owed:?}");
             }
             // A container that could take more is in a pool of which all is owed.
-            for (id, party) in &parties {
+            for (id, claimant) in &claimants {
                 let filled = |shared: &&PoolMembership| of(shared) >= shared.pool.size * (1.0 - 1e-6) - 10.0;
-                let content = owed[id] >= party.max * (1.0 - 1e-6) - 10.0;
+                let content = owed[id] >= claimant.max * (1.0 - 1e-6) - 10.0;
                 let around = pools.iter().filter(|shared| shared.member_ids.contains(id));
                 prop_assert!(content || around.clone().any(|shared| filled(&shared)), "{id:?} {owed:?}");
             }

@@ -55,7 +55,7 @@ impl PoolPass<'_> {
         &self,
         members: &mut MembersById,
         needers: &[UnmetDemand],
-        spoken: &mut PassState,
+        pass_state: &mut PassState,
         orders: &mut Vec<MemoryOrder>,
     ) -> bool {
         let mut need = needers.iter().map(|needer| needer.need).sum::<f64>() - self.membership.pool.room;
@@ -64,12 +64,12 @@ impl PoolPass<'_> {
             need -= self.drain(members, orders);
         }
         if short {
-            spoken.short.extend(&self.membership.member_ids);
+            pass_state.short.extend(&self.membership.member_ids);
             if self.mechanisms.recall {
-                need -= self.recall(members, needers, need, spoken, orders);
+                need -= self.recall(members, needers, need, pass_state, orders);
             }
             if need > 0.0 && self.mechanisms.lending {
-                self.lend(members, needers, need, spoken, orders);
+                self.lend(members, needers, need, pass_state, orders);
             }
         }
         short
@@ -79,11 +79,11 @@ impl PoolPass<'_> {
     pub(super) fn finish(
         &self,
         member: &mut MemoryMember,
-        spoken: &PassState,
+        pass_state: &PassState,
         rested: bool,
         orders: &mut Vec<MemoryOrder>,
     ) {
-        if !(spoken.short.contains(&member.id) && recall::is_over_entitlement(member)) {
+        if !(pass_state.short.contains(&member.id) && recall::is_over_entitlement(member)) {
             member.recall = RecallState::default();
         }
         match member.colour() {
@@ -93,7 +93,7 @@ impl PoolPass<'_> {
             Colour::Yellow | Colour::Green => {}
         }
         let asked = member.loans.is_lending()
-            || spoken.short.contains(&member.id) && recall::is_over_entitlement(member);
+            || pass_state.short.contains(&member.id) && recall::is_over_entitlement(member);
         if !asked && member.view_ceiling != Limit::Max {
             self.set_view_ceiling(member, None, orders);
         }
@@ -125,7 +125,7 @@ impl PoolPass<'_> {
         members: &mut MembersById,
         needers: &[UnmetDemand],
         need: f64,
-        spoken: &mut PassState,
+        pass_state: &mut PassState,
         orders: &mut Vec<MemoryOrder>,
     ) -> f64 {
         let owed = needers.iter().filter(|needer| needer.is_owed).max_by_key(|needer| needer.is_red);
@@ -138,7 +138,7 @@ impl PoolPass<'_> {
             let Some(owed) = owed.filter(|owed| owed.id != *id && recall::is_over_entitlement(member)) else {
                 continue;
             };
-            if !member.may_take(self.now) || left <= 0.0 || !spoken.asked.insert(*id) {
+            if !member.may_take(self.now) || left <= 0.0 || !pass_state.asked.insert(*id) {
                 continue;
             }
             let taken = recall::plan_recall(member, left);
@@ -160,7 +160,7 @@ impl PoolPass<'_> {
         members: &mut MembersById,
         needers: &[UnmetDemand],
         need: f64,
-        spoken: &mut PassState,
+        pass_state: &mut PassState,
         orders: &mut Vec<MemoryOrder>,
     ) {
         let most = |a: &&UnmetDemand, b: &&UnmetDemand| {
@@ -169,21 +169,21 @@ impl PoolPass<'_> {
         let first = needers.iter().max_by(most).and_then(|needer| members.get(&needer.id));
         let name = first.map_or_else(String::new, |member| member.name.clone());
         let unasked: Vec<CgroupId> =
-            self.membership.member_ids.iter().copied().filter(|id| !spoken.asked.contains(id)).collect();
-        for gift in lend::plan_loans(members, &unasked, needers, need, self.now) {
-            let Some(member) = members.get_mut(&gift.id) else { continue };
-            spoken.asked.insert(gift.id);
-            self.set_view_ceiling(member, Some(gift.ceiling), orders);
-            if gift.take_now {
+            self.membership.member_ids.iter().copied().filter(|id| !pass_state.asked.contains(id)).collect();
+        for loan in lend::plan_loans(members, &unasked, needers, need, self.now) {
+            let Some(member) = members.get_mut(&loan.id) else { continue };
+            pass_state.asked.insert(loan.id);
+            self.set_view_ceiling(member, Some(loan.ceiling), orders);
+            if loan.take_now {
                 let because = explain::lend(member, &name, &self.membership.pool);
                 self.order_reclaim(
                     member,
-                    MemoryAction::Lend { amount: self.whole_pages(gift.amount) },
+                    MemoryAction::Lend { amount: self.whole_pages(loan.amount) },
                     because,
                     orders,
                 );
             } else if let Limit::At(ceiling) = member.view_ceiling
-                && gift.is_first_ask
+                && loan.is_first_ask
             {
                 let because = explain::ask(member, &name);
                 self.record_decision(member, MemoryAction::Ask { ceiling }, because);

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gave_nothing_is_asked_again_less_and_less_often() {
+    fn a_container_that_gave_nothing_is_asked_again_less_and_less_often() {
         let mut notices = PressureNotices::default();
         assert!(notices.notify_again(GROUP, Micros::secs(1)).is_none(), "nothing is wanted of it");
         notices.on_order(&view_ceiling(1_000, 100));

@@ -188,7 +188,7 @@ impl CgroupLayout {
 
     /// Whether only root can have made a cgroup. A user to whom the parent cgroup was delegated could choose any name, also one
     /// that an engine would choose. The cgroup itself may belong to a user, as in a container with a user namespace.
-    pub fn is_made_by_root(&self, group: &Path) -> bool {
+    pub(crate) fn is_made_by_root(&self, group: &Path) -> bool {
         !self.is_delegated(group.parent().unwrap_or(Path::new("")))
     }
 

@@ -204,7 +204,7 @@ mod tests {
     const VG: &str = "LVM-xsPvWwYs3Pf0rJWTV3WJPGCUW4Xka0dAfuxlbbcDNy1KEIrkFfVbTlPTMItuY6UO";
 
     #[test]
-    fn who_made_a_mapping_and_on_what_says_whether_names_pass_through() {
+    fn the_maker_of_a_mapping_and_its_base_say_whether_names_pass_through() {
         let hidden =
             |suffix: &str| BlockDeviceKind::Mapped { name: String::new(), uuid: format!("{VG}{suffix}") };
         let crypt = BlockDeviceKind::Mapped { name: "safe".into(), uuid: "CRYPT-LUKS2-1-safe".into() };

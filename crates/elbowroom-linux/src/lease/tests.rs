@@ -54,7 +54,7 @@ fn a_file_that_this_kernel_lacks_is_refused_and_a_group_that_is_gone_is_gone() {
 }
 
 #[test]
-fn who_hears_that_leases_were_lost_has_none_that_were_set_since() {
+fn a_holder_that_hears_of_lost_leases_has_none_that_were_set_since() {
     let fake = FakeCgroup::new();
     let mut leases = fake.open();
     let [high, max] = fake.knobs();
@@ -140,7 +140,7 @@ fn what_is_written_while_its_record_is_made_stays() {
 }
 
 #[test]
-fn a_record_that_nobody_would_read_is_not_written_and_nothing_is_set() {
+fn a_record_that_could_not_be_read_back_is_not_written_and_nothing_is_set() {
     let fake = FakeCgroup::new();
     let mut leases = fake.open();
     let knob = fake.knob("memory.high");
@@ -165,7 +165,7 @@ fn leases_of_groups_that_are_gone_are_forgotten_and_no_others() {
 }
 
 #[test]
-fn who_looks_at_leases_sees_those_of_this_boot_and_removes_none() {
+fn a_look_at_leases_sees_those_of_this_boot_and_removes_none() {
     let fake = FakeCgroup::new();
     let mut leases = fake.open();
     let [high, max] = fake.knobs();

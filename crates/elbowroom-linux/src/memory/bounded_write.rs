@@ -28,8 +28,8 @@ const CHILD_OK: i32 = 0;
 
 /// How often a write that blocks is looked after.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// How long [`reclaim_by_unreachable_limit`] lets the kernel reclaim before it looks whether it is enough, in microseconds. Large folios go many
-/// times as fast as single pages.
+/// How long [`reclaim_by_unreachable_limit`] lets the kernel reclaim before it looks whether it is enough, in microseconds. Large folios go
+/// many times as fast as single pages.
 const MIN_SLICE: libc::suseconds_t = 20;
 /// The longest while little goes of what is left to go.
 const USUAL_MAX_SLICE: libc::suseconds_t = 80;
@@ -46,8 +46,8 @@ pub(super) fn write(file: &OwnedFd, bytes: &[u8], patience: Duration) -> Bounded
 
 /// Writes a limit that cannot come about to v1 `memory.limit_in_bytes` until usage is down to `target`, for at most `patience` and only
 /// while it is not `moot`. The kernel reclaims a few pages, tries the limit, and goes on for as long as usage is above it and no signal
-/// came (mm/memcontrol-v1.c, `mem_cgroup_resize_max`): a timer of the child's stops it after every [`MIN_SLICE`]. Should a group become so empty
-/// that the limit does come about, the child writes `back` at once. [`BoundedWrite::Complete`] says that usage is down.
+/// came (mm/memcontrol-v1.c, `mem_cgroup_resize_max`): a timer of the child's stops it after every [`MIN_SLICE`]. Should a group become so
+/// empty that the limit does come about, the child writes `back` at once. [`BoundedWrite::Complete`] says that usage is down.
 pub(super) fn reclaim_by_unreachable_limit(
     file: &OwnedFd,
     limit: &[u8],

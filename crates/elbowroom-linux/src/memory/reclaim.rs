@@ -56,8 +56,8 @@ pub struct UserLimits {
     pub memory_soft: Option<Limit<Bytes>>,
 }
 
-/// Carries out the governor's orders. All it sets are leases of the caller's; it may block for [`ORDER_TIMEOUT`] and belongs on a thread that
-/// may.
+/// Carries out the governor's orders. All it sets are leases of the caller's; it may block for [`ORDER_TIMEOUT`] and belongs on a thread
+/// that may.
 #[derive(Debug)]
 pub struct MemoryActuator {
     layout: CgroupLayout,
@@ -271,8 +271,8 @@ fn reclaim_by_request(
     OrderOutcome::Done
 }
 
-/// Lowers `memory.high` for a moment, a little at a time, and only so far that as much again could still go: what runs there meanwhile finds pages to
-/// reclaim, and is not held up.
+/// Lowers `memory.high` for a moment, a little at a time, and only so far that as much again could still go: what runs there meanwhile
+/// finds pages to reclaim, and is not held up.
 fn reclaim_by_transient_high(
     layout: &CgroupLayout,
     leases: &mut Leases,

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_is_asked_and_sees_no_end_while_there_is_a_writer() {
+    fn a_reader_is_asked_and_sees_no_end_while_there_is_a_writer() {
         let (_dir, place) = place();
         make(&place).unwrap();
         let before = read_end(&place);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_who_reads_is_no_error_and_nothing_is_left_for_the_next() {
+    fn no_reader_is_no_error_and_nothing_is_left_for_the_next() {
         let (_dir, place) = place();
         let fifo = writer(&place);
         assert_eq!(fifo.notify(), Ok(false));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_keeps_nobody_waiting() {
+    fn a_program_that_does_not_read_keeps_no_other_waiting() {
         let (_dir, place) = place();
         let fifo = writer(&place);
         let reader = read_end(&place);

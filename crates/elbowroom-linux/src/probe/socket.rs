@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_number_of_a_sender_that_is_gone_did_not_send() {
+    fn a_process_with_the_number_of_a_sender_that_is_gone_did_not_send() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("probe.sock");
         let mut socket = DatagramSocket::at_path(&path).unwrap();
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_takes_its_time_keeps_nobody_waiting() {
+    fn a_descriptor_that_takes_its_time_keeps_no_process_waiting() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("probe.sock");
         let mut socket = at_path_of_old(&path);

@@ -32,7 +32,7 @@ fn a_cgroup_that_was_made_anew_keeps_what_it_has() {
 }
 
 #[test]
-fn what_somebody_else_wrote_since_is_left() {
+fn what_another_program_wrote_since_is_left() {
     let rig = rig!();
     left_behind(&rig);
     rig.knob(1).write(At(7 * MIB)).unwrap();

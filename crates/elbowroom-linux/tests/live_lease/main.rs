@@ -41,7 +41,7 @@ fn asking_for_the_value_from_before_ends_the_lease() {
 }
 
 #[test]
-fn of_the_users_limits_and_ours_the_tighter_is_in_force_and_his_come_back() {
+fn of_the_users_limits_and_ours_the_tighter_is_in_force_and_the_users_come_back() {
     let rig = rig!();
     let [rbps, wbps, riops, wiops] = USERS;
     let user = IoMax { rbps, wbps, riops, wiops };
@@ -142,7 +142,7 @@ fn a_weight_that_cannot_be_set_costs_no_limit() {
 }
 
 #[test]
-fn a_limit_that_somebody_else_wrote_is_his_and_none_of_ours_stays_beside_it() {
+fn a_limit_that_another_program_wrote_stays_and_none_of_ours_beside_it() {
     let rig = rig!();
     let mut leases = Leases::open(&rig.ledger()).unwrap();
     let ours = IoMax { rbps: At(5 * MIB), wbps: At(5 * MIB), ..IoMax::MAX };
@@ -159,7 +159,7 @@ fn a_limit_that_somebody_else_wrote_is_his_and_none_of_ours_stays_beside_it() {
 }
 
 #[test]
-fn limits_that_went_with_their_disk_are_nobody_elses_doing() {
+fn limits_that_went_with_their_disk_are_no_other_programs_doing() {
     let rig = rig!();
     let mut leases = Leases::open(&rig.ledger()).unwrap();
     let ours = IoMax { wbps: At(5 * MIB), ..IoMax::MAX };
@@ -172,7 +172,7 @@ fn limits_that_went_with_their_disk_are_nobody_elses_doing() {
 }
 
 #[test]
-fn a_user_who_changes_his_own_limit_under_ours_has_it() {
+fn a_users_own_limit_changed_under_ours_is_in_force() {
     let rig = rig!();
     let mut leases = Leases::open(&rig.ledger()).unwrap();
     leases.tighten(&rig.knob(0), At(5 * MIB), "test").unwrap();

@@ -69,7 +69,7 @@ fn what_a_group_holds_is_what_its_programs_took() {
 
 /// Fifty such containers were killed while their limit was lowered to take what little they cache.
 #[test]
-fn who_runs_there_meets_no_limit_of_ours() {
+fn processes_that_run_there_meet_no_limit_of_ours() {
     let mut room = room!();
     let (mut leases, mut actuator) = (Leases::open(&room.ledger()).unwrap(), actuator());
     if actuator.reclaim_method(&room.path()) == Some(ReclaimMethod::TransientHigh) {
@@ -98,7 +98,7 @@ fn who_runs_there_meets_no_limit_of_ours() {
 
 /// At swappiness 0, the kernel kills a container at its limit although swap is left.
 #[test]
-fn nobody_is_kept_out_of_swap_while_page_cache_is_taken() {
+fn no_container_is_kept_out_of_swap_while_page_cache_is_taken() {
     let mut room = room!();
     if room.version() == CgroupVersion::V2 || room.swap_free() < 256 * MIB {
         println!("skipped: needs cgroup v1 and 256 MiB of swap");
@@ -130,7 +130,7 @@ fn nobody_is_kept_out_of_swap_while_page_cache_is_taken() {
 }
 
 #[test]
-fn a_dead_group_that_somebody_came_into_keeps_all() {
+fn a_dead_group_that_a_process_came_into_keeps_all() {
     let mut room = room!();
     room.hold_file(16);
     let (mut leases, mut actuator) = (Leases::open(&room.ledger()).unwrap(), actuator());
@@ -247,7 +247,7 @@ fn a_transient_limit_that_could_not_be_put_back_goes_with_the_next_beat() {
 }
 
 #[test]
-fn what_cannot_go_stays_and_so_does_everybody() {
+fn what_cannot_go_stays_and_so_does_every_process() {
     let mut room = room!();
     if room.swap_free() > 0 && room.version() == CgroupVersion::V2 {
         println!("skipped: needs no swap, or a kernel that can be told to leave it alone");
@@ -297,7 +297,7 @@ fn anonymous_memory_goes_to_swap_where_it_may_and_stays_where_it_may_not() {
 }
 
 #[test]
-fn a_group_that_nobody_is_in_gives_everything() {
+fn a_group_without_processes_gives_everything() {
     let mut room = room!();
     let pid = room.hold_file(64);
     room.end(pid);
@@ -405,7 +405,7 @@ fn protection_reaches_through_every_group_above_and_goes_with_us() {
 }
 
 #[test]
-fn a_limit_that_its_user_changes_meanwhile_is_his() {
+fn a_limit_that_its_user_changes_meanwhile_stays() {
     let mut room = room!();
     room.set_limit(256);
     room.hold_file(64);

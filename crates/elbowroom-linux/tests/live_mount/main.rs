@@ -213,7 +213,7 @@ fn detach_reaches_copies_of_the_containers_namespace() {
 }
 
 #[test]
-fn views_of_one_file_system_are_found_without_knowing_who_has_them() {
+fn views_of_one_file_system_are_found_without_knowing_where_they_are() {
     if skip() {
         return;
     }

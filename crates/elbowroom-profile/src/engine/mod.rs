@@ -217,7 +217,7 @@ impl EngineSession {
     }
 
     /// Daemons that work for it; what they and the profiler start is found from there.
-    pub fn daemons(&self) -> Vec<u32> {
+    pub(crate) fn daemons(&self) -> Vec<u32> {
         let sockets = match &self.driver {
             EngineDriver::Docker(docker) => {
                 vec![

@@ -30,7 +30,7 @@ pub enum FaultClass {
 }
 
 /// How many classes there are, with the unknown one.
-pub const CLASSES: usize = 7;
+pub(crate) const CLASSES: usize = 7;
 
 /// Where latencies are asked for, and a tier sees the end of a fault, it times one in so many, by chance: looking at the clock costs as
 /// much as counting.

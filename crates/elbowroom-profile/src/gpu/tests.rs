@@ -41,7 +41,7 @@ fn a_moment_belongs_to_the_innermost_call_and_to_one_kernel() {
 }
 
 #[test]
-fn code_that_a_call_needs_first_is_loading_and_what_cupti_holds_up_is_nobodys() {
+fn code_that_a_call_needs_first_is_loading_and_what_cupti_holds_up_is_on_no_account() {
     let mut file = Writer::new(100);
     file.record(4, (300, 1_000), 0, 1, "cudaLaunchKernel");
     file.record(5, (310, 400), 0, 1, "cuLaunchKernel");

@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_is_nobodys_work() {
+    fn an_interrupt_is_no_threads_work() {
         check(
             &["k:try_to_wake_up", "k:sysvec_apic_timer_interrupt", "k:handle_mm_fault"],
             FunctionFamily::Interrupts,

@@ -11,7 +11,7 @@
 //!
 //! # Properties
 //! - `a_device_never_does_more_than_it_can`
-//! - `nobody_gets_more_than_asked`
+//! - `no_container_gets_more_than_asked`
 //! - `a_deep_queue_starves_a_shallow_one`
 //! - `weights_divide_a_full_device_whatever_the_depth`
 
@@ -250,7 +250,7 @@ mod tests {
         }
 
         #[test]
-        fn nobody_gets_more_than_asked(
+        fn no_container_gets_more_than_asked(
             asks in proptest::collection::vec(ask(), 1..8), manner in manner()
         ) {
             for (ask, x) in asks.iter().zip(served(&asks, manner)) {

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_everything_isolates_and_wastes_little() {
+    fn a_rule_that_knows_everything_isolates_and_wastes_little() {
         let score = oracle(0.7);
         assert!(
             score.isolation > 0.99 && score.isolation_p05 > 0.95 && score.conservation > 0.9,
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_from_a_burst_and_used_by_nobody_is_waste() {
+    fn what_is_kept_from_a_burst_and_stays_unused_is_waste() {
         let score = oracle(0.3);
         assert!(score.isolation > 0.99 && score.conservation < 0.65, "{score:?}");
         assert_eq!(score.slowest_burst(), None);

@@ -7,10 +7,11 @@
 //!
 //! # Approach
 //! Time goes in slices of 200 ms. In each, every program asks for what it wants, as far as its container's limits let
-//! it, and the device (`device`) divides itself. A slice may end with a glance at the disks, or with a measurement. What a sensor would see of this comes out as [`Event`](elbowroom_types::sample::HostEvent)s,
-//! and [`Order`](elbowroom_govern::disk::Order)s go in and take effect after a delay; what really happened is in [`DiskTruth`], from
-//! which a [`Judge`] makes a [`DiskScore`]. A [`DiskScenario`] is data: a library of them makes the paper's figures ([`library`]), a
-//! seed makes any other ([`DiskScenario::random`]; [`DiskScenario::contest`] where each has a victim and a hog).
+//! it, and the device (`device`) divides itself. A slice may end with a glance at the disks, or with a measurement. What a sensor would see
+//! of this comes out as [`HostEvent`](elbowroom_types::sample::HostEvent)s, and [`DiskOrder`](elbowroom_govern::disk::DiskOrder)s go in and
+//! take effect after a delay; what really happened is in [`DiskTruth`], from which a [`Judge`] makes a [`DiskScore`]. A [`DiskScenario`] is
+//! data: a library of them makes the paper's figures ([`library`]), a seed makes any other ([`DiskScenario::random`];
+//! [`DiskScenario::contest`] where each has a victim and a hog).
 //!
 //! # Simplifications
 //! Nothing is drawn per request: within a slice, rates are those of the steady state. So there are no tail latencies, and a

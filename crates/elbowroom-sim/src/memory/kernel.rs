@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_protected_gives_last() {
+    fn a_protected_container_gives_last() {
         let two = [page(100.0, 100.0, 0.0, 100.0), page(100.0, 100.0, 1.0, 0.0)];
         assert_eq!(reclaim(MemcgVersion::V2, &two, 60.0), [0.0, 60.0]);
         assert_eq!(reclaim(MemcgVersion::V2, &two, 150.0), [50.0, 100.0]);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gives_more_than_he_has() {
+    fn no_container_gives_more_than_it_has() {
         let two = [page(9e6, 5e6, 0.0, 0.0), page(9e6, 1e6, 0.0, 0.0)];
         let taken = reclaim(MemcgVersion::V2, &two, 1e8);
         assert!((taken[0] - 5e6).abs() < 2.0 && (taken[1] - 1e6).abs() < 2.0, "{taken:?}");

@@ -8,8 +8,8 @@
 //! Time goes in slices of a quarter of a second. A [`MemoryProgram`] serves requests that need pages of its data; those that are not in
 //! memory are read from a disk, which takes time, and stay. When the machine is full, the kernel ([`kernel`]) takes pages back:
 //! from all, by size, a little less from those that use theirs, and on v2 not from those below `memory.low`. What a sensor would
-//! see comes out as [`Event`](elbowroom_types::sample::HostEvent)s, [`Order`](elbowroom_types::memory::Order)s go in, and what really happened is in
-//! [`MemoryTruth`]. The peers are in [`MemoryPolicy`].
+//! see comes out as [`HostEvent`](elbowroom_types::sample::HostEvent)s, [`MemoryOrder`](elbowroom_types::memory::MemoryOrder)s go in, and
+//! what really happened is in [`MemoryTruth`]. The peers are in [`MemoryPolicy`].
 //!
 //! # Simplifications
 //! Which page is requested follows one number, the skew: of the requests `(resident / data)^skew` find theirs in memory. Pages are

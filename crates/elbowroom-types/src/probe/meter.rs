@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_of_counters_is_a_mean_and_nobody_waits_when_nobody_asks() {
+    fn a_latency_of_counters_is_a_mean_and_without_requests_there_is_no_wait() {
         let texts = ["10 1.0", "20 1.5", "20 1.5"].map(|two| {
             let (served, time) = two.split_once(' ').unwrap();
             format!("kind=latency served_total={served} time_total={time} objective=0.1")

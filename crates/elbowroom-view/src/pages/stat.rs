@@ -12,8 +12,8 @@
 //! | `processes` | container: processes created, 0 where not known |
 //! | `procs_running` | container: runnable threads, at least one, the reader |
 //!
-//! A program that takes a counter of zero for a machine that stands still (psutil's own tests) is right on a machine. Every line has constant length: a reader that takes the file in
-//! several reads never sees half a number of one version continued by another.
+//! A program that takes a counter of zero for a machine that stands still (psutil's own tests) is right on a machine. Every line has
+//! constant length: a reader that takes the file in several reads never sees half a number of one version continued by another.
 
 use super::snapshot::{ContainerSnapshot, CpuTimes};
 use super::text::{max_of_width, push_line, value_of_key};

@@ -388,8 +388,8 @@ pub fn children(dir: ViewNode, facts: &ContainerSnapshot) -> Vec<(String, ViewNo
     nodes.into_iter().map(|node| (node.name(), node)).collect()
 }
 
-/// The file or directory of the host that the node stands for, relative to `/`: the file whose text [`super::render::size`] and [`super::render::render`]
-/// want, and without which the node is not there. `None` for what needs no host.
+/// The file or directory of the host that the node stands for, relative to `/`: the file whose text [`super::render::size`] and
+/// [`super::render::render`] want, and without which the node is not there. `None` for what needs no host.
 pub fn host_path(node: ViewNode) -> Option<String> {
     match node {
         ViewNode::Root

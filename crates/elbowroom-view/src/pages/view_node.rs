@@ -3,7 +3,7 @@
 /// A file or directory of a container's tree. Numbers are those of CPUs and NUMA nodes; the last number of a file is its
 /// place in the table of its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the names are the files' own, listed in SINGLES")]
+#[allow(missing_docs, reason = "the names are the files' own, listed in `FIXED_NODES`")]
 pub enum ViewNode {
     Root,
     Proc,

@@ -16,8 +16,8 @@
 //! In `tests/view_calm.rs`:
 //! - `a_real_change_is_followed_within_200_ms_down_and_a_second_up`
 //! - `steady_load_with_noise_changes_a_view_at_most_twice_a_minute`
-//! - `a_pause_lets_nobody_rise_and_a_spike_nobody_fall`
-//! - `spikes_again_and_again_keep_nobody_down`
+//! - `a_pause_lets_no_container_rise_and_a_spike_none_fall`
+//! - `spikes_again_and_again_keep_no_container_down`
 
 use elbowroom_types::unit::Micros;
 use std::collections::VecDeque;

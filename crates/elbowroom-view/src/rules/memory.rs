@@ -18,9 +18,9 @@
 //! - LOW and HIGH: the sums of the zones' watermarks.
 //!
 //! On a machine that has been up for a while nearly all memory that programs do not use is page cache, and `MemFree` stays at the
-//! watermarks. With [`ViewPolicy::reclaimable_memory`] `c_free` is what could be had: `MemAvailable`, the kernel's own estimate (mm/show_mem.c
-//! `si_mem_available`), less what is protected. What reclaim then takes may still be a file that a neighbour reads again and again, so
-//! effective memory also falls back when reclaim hurts ([`reclaim_cost`]).
+//! watermarks. With [`ViewPolicy::reclaimable_memory`] `c_free` is what could be had: `MemAvailable`, the kernel's own estimate
+//! (mm/show_mem.c `si_mem_available`), less what is protected. What reclaim then takes may still be a file that a neighbour reads again and
+//! again, so effective memory also falls back when reclaim hurts ([`reclaim_cost`]).
 //!
 //! The machine is not the only thing that can be sold twice: so can the limit of a group above containers, such as a pod's or
 //! `kubepods`'. Growth inside one is bounded by what no container inside has taken or been promised. A group has no way back down,
@@ -106,7 +106,11 @@ pub struct ReclaimCost {
 /// What reclaim for the machine cost in `period`, where that hurts: pages in use were swapped out or came back, tasks waited, and most of
 /// the search for pages was for the machine. A container that meets its own limit waits and loses pages too, and takes nothing from
 /// others.
-pub fn reclaim_cost(before: &ReclaimCounters, now: &ReclaimCounters, period: Micros) -> Option<ReclaimCost> {
+pub(crate) fn reclaim_cost(
+    before: &ReclaimCounters,
+    now: &ReclaimCounters,
+    period: Micros,
+) -> Option<ReclaimCost> {
     let lost = grew(before, now, |counters| counters.lost);
     let stalled = now.stalled.zip(before.stalled).map(|(now, before)| now.saturating_sub(before));
     let waits = stalled.is_none_or(|stalled| STALLED.exceeded_by(stalled.get(), period.get().into()));
@@ -183,15 +187,15 @@ pub fn bounds(settings: &ViewMemoryLimits, mem_total: Bytes) -> MemoryBounds {
 pub fn step(
     e: Bytes,
     bounds: MemoryBounds,
-    sight: &MemorySamplePair,
+    samples: &MemorySamplePair,
     node: &NodeProperties,
     policy: &ViewPolicy,
 ) -> MemoryStep {
-    if sight.free > node.low_mark {
-        if is_pressed(sight.usage, e, policy) && e < bounds.hard {
+    if samples.free > node.low_mark {
+        if is_pressed(samples.usage, e, policy) && e < bounds.hard {
             let by = increment(e, bounds.hard, node.page_size, policy);
-            let Some(predict) = predict(sight, by, policy) else { return MemoryStep::Hold };
-            if sight.free.get() as u128 > node.high_mark.get() as u128 + predict.get() as u128 {
+            let Some(predict) = predict(samples, by, policy) else { return MemoryStep::Hold };
+            if samples.free.get() as u128 > node.high_mark.get() as u128 + predict.get() as u128 {
                 return MemoryStep::Grow { by, predict };
             }
         }
@@ -215,9 +219,9 @@ fn increment(e: Bytes, hard: Bytes, page_size: Bytes, policy: &ViewPolicy) -> By
 }
 
 /// The paper's `predict`: free memory that goes when the container takes `by` more.
-fn predict(sight: &MemorySamplePair, by: Bytes, policy: &ViewPolicy) -> Option<Bytes> {
-    let fell = i128::from(sight.free_before.get()) - i128::from(sight.free.get());
-    let grew = i128::from(sight.usage.get()) - i128::from(sight.usage_before.get());
+fn predict(samples: &MemorySamplePair, by: Bytes, policy: &ViewPolicy) -> Option<Bytes> {
+    let fell = i128::from(samples.free_before.get()) - i128::from(samples.free.get());
+    let grew = i128::from(samples.usage.get()) - i128::from(samples.usage_before.get());
     if grew == 0 {
         return policy.memory_promises.then_some(by);
     }
@@ -250,7 +254,7 @@ pub fn committed(e: Bytes, promised: Option<Bytes>, usage: Bytes) -> Bytes {
 
 /// What of `by` is granted when all that ask in one period ask for `asked` together and `left` is what can be promised:
 /// all of it, or each one's part of `left` in whole pages. Less than a quarter of `by` is not worth telling: `None`.
-pub fn grant(by: Bytes, asked: Bytes, left: Bytes, page_size: Bytes) -> Option<Bytes> {
+pub(crate) fn grant(by: Bytes, asked: Bytes, left: Bytes, page_size: Bytes) -> Option<Bytes> {
     if asked <= left {
         return Some(by);
     }
@@ -327,13 +331,13 @@ mod tests {
 
     fn decide_by(policy: &ViewPolicy, [e, usage, usage_before, free, free_before]: [u64; 5]) -> MemoryStep {
         let mib = Bytes::mib;
-        let sight = MemorySamplePair {
+        let samples = MemorySamplePair {
             usage: mib(usage),
             usage_before: mib(usage_before),
             free: mib(free),
             free_before: mib(free_before),
         };
-        step(mib(e), MemoryBounds { soft: GIB(15), hard: GIB(30) }, &sight, &node(), policy)
+        step(mib(e), MemoryBounds { soft: GIB(15), hard: GIB(30) }, &samples, &node(), policy)
     }
 
     fn grow(by: u64, predict: u64) -> MemoryStep {
@@ -453,9 +457,9 @@ mod tests {
     fn growth_reaches_the_hard_limit_in_whole_pages() {
         let (bounds, mut e, mut steps) = (MemoryBounds { soft: GIB(15), hard: GIB(30) }, GIB(15), 0);
         while e < bounds.hard {
-            let sight =
+            let samples =
                 MemorySamplePair { usage: e, usage_before: GIB(1), free: GIB(90), free_before: GIB(90) };
-            let MemoryStep::Grow { by, .. } = step(e, bounds, &sight, &node(), &ViewPolicy::paper()) else {
+            let MemoryStep::Grow { by, .. } = step(e, bounds, &samples, &node(), &ViewPolicy::paper()) else {
                 panic!("stuck at {e}")
             };
             assert!(by.get().is_multiple_of(4096));
@@ -477,8 +481,8 @@ mod tests {
         }
     }
 
-    fn next(e: Bytes, bounds: MemoryBounds, sight: &MemorySamplePair, node: &NodeProperties) -> Bytes {
-        match step(e, bounds, sight, node, &ViewPolicy::paper()) {
+    fn next(e: Bytes, bounds: MemoryBounds, samples: &MemorySamplePair, node: &NodeProperties) -> Bytes {
+        match step(e, bounds, samples, node, &ViewPolicy::paper()) {
             MemoryStep::Hold => e,
             MemoryStep::Grow { by, .. } => Bytes(e.get().checked_add(by.get()).unwrap()),
             MemoryStep::Reset => bounds.soft,
@@ -494,21 +498,21 @@ mod tests {
         }
 
         #[test]
-        fn soft_is_at_most_effective_is_at_most_hard((bounds, e, sight, node) in anything()) {
-            let e = next(e, bounds, &sight, &node);
+        fn soft_is_at_most_effective_is_at_most_hard((bounds, e, samples, node) in anything()) {
+            let e = next(e, bounds, &samples, &node);
             prop_assert!(bounds.soft <= e && e <= bounds.hard);
         }
 
         #[test]
-        fn effective_memory_never_grows_while_reclaim_runs((bounds, e, sight, node) in anything()) {
-            prop_assume!(sight.free <= node.low_mark);
-            prop_assert_eq!(next(e, bounds, &sight, &node), bounds.soft);
+        fn effective_memory_never_grows_while_reclaim_runs((bounds, e, samples, node) in anything()) {
+            prop_assume!(samples.free <= node.low_mark);
+            prop_assert_eq!(next(e, bounds, &samples, &node), bounds.soft);
         }
 
         #[test]
-        fn growth_leaves_the_high_mark_free((bounds, e, sight, node) in anything()) {
-            if let MemoryStep::Grow { predict, .. } = step(e, bounds, &sight, &node, &ViewPolicy::paper()) {
-                prop_assert!(sight.free.saturating_sub(predict) > node.high_mark);
+        fn growth_leaves_the_high_mark_free((bounds, e, samples, node) in anything()) {
+            if let MemoryStep::Grow { predict, .. } = step(e, bounds, &samples, &node, &ViewPolicy::paper()) {
+                prop_assert!(samples.free.saturating_sub(predict) > node.high_mark);
             }
         }
     }

@@ -7,9 +7,8 @@
 //! # Approach
 //! [`ViewTable`] takes [`elbowroom_types::sample::HostEvent`]s and keeps a [`View`] per container: bounds from settings whenever those
 //! change, one step inside the bounds per tick. The two algorithms are [`cpu`] and [`memory`], pure functions that read like
-//! the paper; [`hierarchy`] says where a container stands in the tree of cgroups, [`waterfill`] is another rule for CPU, and `calm` keeps its
-//! views from following noise.
-//! Every [`ViewChange`] carries its reason.
+//! the paper; [`hierarchy`] says where a container stands in the tree of cgroups, [`waterfill`] is another rule for CPU, and `calm` keeps
+//! its views from following noise. Every [`ViewChange`] carries its reason.
 //!
 //! # Terminology
 //! - *Effective*: what a container can use now; LOWER, UPPER, *soft*, *hard*: the bounds of that.

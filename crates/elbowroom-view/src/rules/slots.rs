@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_does_not_fit_one_period_is_spread_over_those_nobody_looked_at() {
+    fn time_that_does_not_fit_one_period_is_spread_over_those_without_a_look() {
         let mut meter = UsageMeter::default();
         meter.read(&usage(0), tick(1), 4);
         meter.read(&usage(4_000), tick(11), 4);

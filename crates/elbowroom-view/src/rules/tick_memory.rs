@@ -100,13 +100,13 @@ impl ViewTable {
     fn memory_step(&self, i: u32, node: &NodeProperties) -> Option<memory::MemoryStep> {
         let slot = self.slot(i)?;
         let view = slot.view.as_ref()?;
-        let sight = memory::MemorySamplePair {
+        let samples = memory::MemorySamplePair {
             usage: slot.meter.memory(),
             usage_before: slot.meter.memory_before(self.tick_count),
             free: self.mem_free[0],
             free_before: self.mem_free[1],
         };
-        Some(memory::step(view.memory, view.memory_bounds(), &sight, node, &self.policy))
+        Some(memory::step(view.memory, view.memory_bounds(), &samples, node, &self.policy))
     }
 
     /// How much all containers together ask for in this period, and how much can be promised to them.

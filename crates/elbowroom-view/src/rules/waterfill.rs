@@ -177,28 +177,35 @@ fn greedy_shares(
             (u128::from(a.requested) * u128::from(b.weight), u128::from(b.requested) * u128::from(a.weight));
         a_level.cmp(&b_level).then(a.place.cmp(&b.place))
     });
-    let thirst: u64 = claims.iter().map(|claim| claim.weight).sum();
+    let open_weight: u64 = claims.iter().map(|claim| claim.weight).sum();
     sums.clear();
-    sums.push((0, thirst));
-    sums.extend(claims.iter().scan((0u64, thirst), |(met, thirst), claim| {
+    sums.push((0, open_weight));
+    sums.extend(claims.iter().scan((0u64, open_weight), |(met, open_weight), claim| {
         *met = met.saturating_add(claim.requested);
-        *thirst -= claim.weight;
-        Some((*met, *thirst))
+        *open_weight -= claim.weight;
+        Some((*met, *open_weight))
     }));
     for (rank, claim) in claims.iter().enumerate() {
         let with_greed = |k: usize| {
-            let (met, thirst) = sums[k];
-            if rank < k { (met - claim.requested.min(met), thirst + claim.weight) } else { (met, thirst) }
+            let (met, open_weight) = sums[k];
+            if rank < k {
+                (met - claim.requested.min(met), open_weight + claim.weight)
+            } else {
+                (met, open_weight)
+            }
         };
         let dry_before = |k: usize| {
-            let (met, thirst) = with_greed(k);
+            let (met, open_weight) = with_greed(k);
             let rest = u128::from(there_is.saturating_sub(met)) * u128::from(claims[k].weight);
-            u128::from(claims[k].requested) * u128::from(thirst) >= rest
+            u128::from(claims[k].requested) * u128::from(open_weight) >= rest
         };
         let k = first_where(claims.len(), dry_before);
-        let (met, thirst) = with_greed(k);
+        let (met, open_weight) = with_greed(k);
         let amount = u128::from(there_is.saturating_sub(met)) * u128::from(claim.weight);
-        share(claim.place as usize, u64::try_from(amount / u128::from(thirst.max(1))).unwrap_or(u64::MAX));
+        share(
+            claim.place as usize,
+            u64::try_from(amount / u128::from(open_weight.max(1))).unwrap_or(u64::MAX),
+        );
     }
 }
 
@@ -307,13 +314,14 @@ mod tests {
         loop {
             let taken: u64 =
                 siblings.iter().zip(&met).filter(|(_, met)| **met).map(|((_, asks), _)| asks).sum();
-            let thirst: u64 = siblings.iter().zip(&met).filter(|(_, met)| !**met).map(|((w, _), _)| w).sum();
+            let open_weight: u64 =
+                siblings.iter().zip(&met).filter(|(_, met)| !**met).map(|((w, _), _)| w).sum();
             let left = there_is.saturating_sub(taken);
             let next = (0..siblings.len())
-                .find(|j| !met[*j] && *j != greedy && siblings[*j].1 * thirst < left * siblings[*j].0);
+                .find(|j| !met[*j] && *j != greedy && siblings[*j].1 * open_weight < left * siblings[*j].0);
             match next {
                 Some(j) => met[j] = true,
-                None => return left * siblings[greedy].0 / thirst,
+                None => return left * siblings[greedy].0 / open_weight,
             }
         }
     }

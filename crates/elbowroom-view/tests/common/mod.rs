@@ -69,7 +69,8 @@ pub(crate) fn small() -> (ContainerSnapshot, Vec<CpuTimes>) {
     (facts, times(2))
 }
 
-/// A container of 3 CPUs, which may become 8, where its threads run on all but the first four of 16, with a gigabyte, swap, a disk and pressure of its own.
+/// A container of 3 CPUs, which may become 8, where its threads run on all but the first four of 16, with a gigabyte, swap, a disk and
+/// pressure of its own.
 pub(crate) fn middle() -> (ContainerSnapshot, Vec<CpuTimes>) {
     let mut facts = ContainerSnapshot {
         online: "4-6".parse().unwrap(),

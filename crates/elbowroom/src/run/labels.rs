@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_there_for_who_has_labels_and_goes_without() {
+    fn a_file_is_there_where_there_are_labels_and_goes_without() {
         let run = tempfile::tempdir().unwrap();
         let labels = RunLabels::parse(&args(Some("tier=1"), Some("rbps=5MiB/s")), None).unwrap();
         labels.write(run.path(), "web").unwrap();

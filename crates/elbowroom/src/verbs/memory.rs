@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standing_says_who_judged_and_what_is_not_in_force() {
+    fn a_status_says_which_rule_judged_and_what_is_not_in_force() {
         let line = memory_status_text(&status(), VerdictStatus::Ok);
         let expect = "more will not help (by its probe, 125% of its objective), paused, entitled to 300MiB, guaranteed minimum \
                       300MiB, 200MiB lent out, 300MiB protected (not in force), shows at most 980MiB";

@@ -37,8 +37,8 @@ enum ProbeCommand {
     /// Say how this container's application is doing.
     ///
     /// RECORD is `served=812 offered=900 objective=800`, `kind=latency served=0.012 objective=0.05`, counters that only grow
-    /// (`served_total=123456`), the same as JSON, or a colour: red (it needs more), yellow (fine), green (more will not help). `-` reads records from standard input, one a
-    /// line, until it ends. Exit status: 0 when all were taken, 2 otherwise.
+    /// (`served_total=123456`), the same as JSON, or a colour: red (it needs more), yellow (fine), green (more will not help). `-` reads
+    /// records from standard input, one a line, until it ends. Exit status: 0 when all were taken, 2 otherwise.
     #[command(
         after_help = "Example:\n  while sleep 1; do echo \"served_total=$(requests)\"; done | elbowroom probe send -"
     )]

@@ -111,7 +111,7 @@ fn the_wrapper_adds_the_hook_and_runs_the_real_runtime() {
 }
 
 #[test]
-fn the_wrapper_runs_the_real_runtime_whoever_reads_what_it_says() {
+fn the_wrapper_runs_the_real_runtime_whether_or_not_its_output_is_read() {
     // It says why there is no view: there is no such bundle.
     let words = ["run", "--bundle", "/no/such/bundle", "x"];
     let gone = || std::io::pipe().unwrap().1;

@@ -3,10 +3,10 @@
 //!
 //! # Approach
 //! A thread of the policy process for each socket connects to the runtime, and again whenever the connection ends. It answers from
-//! the configuration, and looks no further than whether what it promises is installed, so a container costs the runtime one message. Views are not mounted by NRI but
-//! by the `createContainer` hook that goes into the container: why, and why Docker is left alone, is in
-//! `docs/decisions/0023-engines.md`. Where runtimes take no hooks of plugins, the runtime waits with the container's start until the
-//! agent has mounted the view.
+//! the configuration, and looks no further than whether what it promises is installed, so a container costs the runtime one message. Views
+//! are not mounted by NRI but by the `createContainer` hook that goes into the container: why, and why Docker is left alone, is in
+//! `docs/decisions/0023-engines.md`. Where runtimes take no hooks of plugins, the runtime waits with the container's start until the agent
+//! has mounted the view.
 //!
 //! # Failure
 //! A runtime whose plugin is gone goes on without; one whose plugin is silent for two seconds (its `plugin_request_timeout`)

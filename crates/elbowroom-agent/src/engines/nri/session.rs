@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_to_watch_where_somebody_asks() {
+    fn programs_are_told_to_watch_where_a_label_or_the_operator_asks() {
         let watch = |asks, own: &[(&str, &str)]| {
             let node = PluginContext { memory_pressure: asks, ..node(&ContainerSettings::default()) };
             let (_, adjust) = created(&node, &[], own);

@@ -15,8 +15,8 @@
 //! 4. *Cut*: if any is short, a container that takes more than `need * (1 + P)` loses its part of what is missing; then nothing for
 //!    `settle_seconds`, so that the cut can be seen to work. A period in which the disk only became slow tells too
 //!    little of the burst: a short period follows, and the cut is made after it.
-//! 5. *Grow*: if none is short, caps grow: halfway back to where harm was seen, then by little, and the faster the farther they are beyond it.
-//!    Ten minutes after the last harm they go.
+//! 5. *Grow*: if none is short, caps grow: halfway back to where harm was seen, then by little, and the faster the farther they are beyond
+//!    it. Ten minutes after the last harm they go.
 //! 6. *Priority inversion*: if a container is blocked on a disk that is not slow, while limits of ours bind, it waits for one that we
 //!    hold back (a journal, a lock): all limits go for ten minutes.
 //!

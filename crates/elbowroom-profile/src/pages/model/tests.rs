@@ -70,7 +70,7 @@ fn the_huge_page_of_zeros_is_zeros_and_no_huge_page() {
 }
 
 #[test]
-fn two_mappings_of_one_process_share_with_nobody() {
+fn two_mappings_of_one_process_share_with_no_other() {
     let processes = [process(0, &[area(0, 512, AreaKind::Shared)]), process(0, &[])];
     let mut all = tables(0, &[(1, entry(70, false)), (2, entry(70, false))]);
     let pages =

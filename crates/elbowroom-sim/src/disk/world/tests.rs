@@ -113,7 +113,7 @@ fn the_users_limit_and_a_foreign_one_stay_in_force() {
 }
 
 #[test]
-fn buffered_writes_are_nobodys_on_v1() {
+fn buffered_writes_belong_to_no_container_on_v1() {
     let writer = DiskTenant::new(
         "writer",
         DiskProgram {

@@ -1,0 +1,220 @@
+//! What a tick reads, and how often.
+
+use super::{BATCH, HYBRID, UNIFIED, WEB, groups, open};
+use elbowroom_linux::activity::{ActivitySource, ActivityTracker};
+use elbowroom_types::id::CgroupId;
+use elbowroom_types::sample::ReclaimCounters;
+use elbowroom_types::unit::{Bytes, Micros};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+#[test]
+fn the_machine_is_read_from_the_most_precise_file_there_is() {
+    let kept = |archive: &str| archive.to_owned();
+    let cut = |archive: &str, file: &str| archive.replace(&format!("/{file} --"), "/renamed --");
+    let only_v1 = HYBRID.replace(" - cgroup2 ", " - tmpfs ");
+    for (archive, source, busy) in [
+        (kept(HYBRID), "cpuacct.usage", true),
+        (kept(UNIFIED), "cpu.stat", true),
+        (cut(&only_v1, "cpuacct.usage"), "/proc/stat", true),
+    ] {
+        let (_host, mut sensor, _) = open(&archive);
+        let tick = sensor.tick(Micros::secs(1));
+        assert_eq!(sensor.busy_source(), source);
+        assert_eq!(tick.busy > Micros::ZERO, busy);
+        assert!(tick.mem_free > Bytes::mib(100));
+    }
+}
+
+#[test]
+fn what_could_be_had_is_read_in_every_tick_where_a_group_has_a_soft_limit_and_else_once_a_second() {
+    let vmstat = "-- sys/kernel/mm/lru_gen/enabled --\n0x0007\n-- proc/vmstat --\npswpout 7\nworkingset_refault_file 3\npgscan_kswapd 100\npgscan_anon 40\npgscan_file 90\n\
+                  -- proc/pressure/memory --\nsome avg10=0.00 avg60=0.00 avg300=0.00 total=5\n\
+                  full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+    let (_host, mut sensor, _) = open(&format!("{UNIFIED}{vmstat}"));
+    let mut looks = 0;
+    for n in 1..=50 {
+        let tick = sensor.tick(Micros::millis(24 * n));
+        // Less the cache of the container, all of which is protected.
+        assert_eq!(tick.mem_available, Some(Bytes::kib(1_899_732 - 192)));
+        looks += u32::from(tick.reclaim.is_some());
+        let expect = ReclaimCounters {
+            stalled: Some(Micros(5)),
+            scanned: 100,
+            scanned_for_limits: 30,
+            lost: 7,
+            refaulted_files: 3,
+        };
+        assert_eq!(tick.reclaim.unwrap_or(expect), expect);
+    }
+    assert_eq!(looks, 5, "four times a second");
+
+    let (_host, mut sensor, _) = open(&HYBRID.replace("134217728", "9223372036854771712"));
+    let ticks = (1..=100).map(|n| sensor.tick(Micros::millis(24 * n)));
+    let read: Vec<bool> = ticks.map(|tick| tick.mem_available.is_some() || tick.reclaim.is_some()).collect();
+    assert_eq!(read.iter().filter(|read| **read).count(), 3, "{read:?}");
+}
+
+#[test]
+fn busy_time_per_cpu_is_read_where_a_container_is_kept_to_some() {
+    let (host, mut sensor, _) = open(HYBRID);
+    let tick = sensor.tick(Micros::secs(1));
+    assert_eq!(tick.busy_per_cpu.len(), 2);
+    assert_eq!(tick.busy_per_cpu.into_iter().sum::<Micros>(), tick.busy);
+    host.write(&format!("sys/fs/cgroup/cpuset/{BATCH}/cpuset.effective_cpus"), "0-1\n").unwrap();
+    sensor.changes();
+    assert_eq!(sensor.tick(Micros::secs(2)).busy_per_cpu, []);
+}
+
+#[test]
+fn an_idle_group_is_read_ever_more_seldom_and_an_active_one_every_tick() {
+    let (host, mut sensor, events) = open(HYBRID);
+    let ids = groups(&events);
+    let (web, batch) = (ids[&format!("/{WEB}")].id, ids[&format!("/{BATCH}")].id);
+    let usage = |hierarchy_path: &str, ns: u64| {
+        host.write(&format!("sys/fs/cgroup/cpuacct/{hierarchy_path}/cpuacct.usage"), &format!("{ns}\n"))
+            .unwrap();
+    };
+    let (mut named, mut reads) = (HashMap::<CgroupId, u32>::new(), 0);
+    for n in 1..=100u64 {
+        usage(WEB, 1_000_000_000 + n * 10_000_000);
+        usage("docker", 1_000_000_000 + n * 10_000_000);
+        let tick = sensor.tick(Micros::millis(24 * n));
+        tick.usage.iter().for_each(|(id, _)| *named.entry(*id).or_default() += 1);
+        reads += sensor.cost().groups;
+    }
+    assert_eq!(named[&web], 100);
+    assert_eq!(named[&batch], 1, "the first time, and it has not changed since");
+    // docker and web every tick, batch at 0, 24, 72, 168, ... ms.
+    assert!((200..215).contains(&reads), "{reads}");
+
+    // batch wakes while it backs off: docker's time is not explained by web's.
+    usage(BATCH, 7_000_000);
+    usage("docker", 3_000_000_000);
+    let tick = sensor.tick(Micros::millis(24 * 101));
+    assert!(tick.usage.iter().any(|(id, usage)| *id == batch && usage.cpu == Micros::millis(7)));
+    assert_eq!(sensor.cost().probes, 1);
+}
+
+#[test]
+fn memory_of_a_busy_group_is_read_every_tick_while_it_moves_and_once_in_eight_while_it_does_not() {
+    let without_soft_limit = HYBRID.replace("134217728", "9223372036854771712");
+    let (host, mut sensor, events) = open(&without_soft_limit);
+    let web = groups(&events)[&format!("/{WEB}")].id;
+    let mut n = 0;
+    let mut tick = |memory: Bytes| {
+        n += 1;
+        for group in [WEB, "docker"] {
+            let path = format!("sys/fs/cgroup/cpuacct/{group}/cpuacct.usage");
+            host.write(&path, &format!("{}\n", 1_000_000_000 + n * 10_000_000)).unwrap();
+        }
+        host.write(
+            &format!("sys/fs/cgroup/memory/{WEB}/memory.usage_in_bytes"),
+            &format!("{}\n", memory.get()),
+        )
+        .unwrap();
+        let usage = sensor.tick(Micros::millis(24 * n)).usage;
+        let (_, usage) = usage.into_iter().find(|(id, _)| *id == web).expect("it used CPU time");
+        (usage.memory, sensor.cost().syscalls)
+    };
+    let still = Bytes::mib(100);
+    for _ in 0..20 {
+        tick(still);
+    }
+    let rested: u64 = (0..16).map(|_| tick(still).1).sum();
+
+    let ticks = (1..100).find(|_| tick(Bytes::mib(200)).0 == Bytes::mib(200)).unwrap();
+    assert!((2..=8).contains(&ticks), "seen after {ticks} ticks");
+    let mut moving = 0;
+    for mib in (0..16).map(|i| 210 + 10 * i) {
+        let (seen, calls) = tick(Bytes::mib(mib));
+        assert_eq!(seen, Bytes::mib(mib));
+        moving += calls;
+    }
+    // Two reads of sixteen are left; the idle neighbour is read now and then, and what the machine could give once a second.
+    assert!((12..=18).contains(&(moving - rested)), "{moving} against {rested}");
+}
+
+/// Says what a test tells it to say.
+#[derive(Debug, Default, Clone)]
+struct Said(Arc<Mutex<SaidState>>);
+
+#[derive(Debug, Default)]
+struct SaidState {
+    tracked: HashMap<u64, u32>,
+    ran: Vec<(u32, Micros)>,
+}
+
+impl ActivityTracker for Said {
+    fn track(&mut self, inode: u64, slot: u32) -> bool {
+        self.0.lock().unwrap().tracked.insert(inode, slot);
+        true
+    }
+
+    fn untrack(&mut self, inode: u64) {
+        self.0.lock().unwrap().tracked.remove(&inode);
+    }
+
+    fn drain_active(&mut self, each: &mut dyn FnMut(u32, Micros)) {
+        self.0.lock().unwrap().ran.drain(..).for_each(|(slot, total)| each(slot, total));
+    }
+}
+
+#[test]
+fn an_active_tier_adds_what_it_saw_up_to_the_top_without_reading_cpu_files() {
+    use std::os::unix::fs::MetadataExt;
+    let (host, mut sensor, events) = open(HYBRID);
+    let said = Said::default();
+    sensor.set_tier(ActivitySource::Tracked(Box::new(said.clone())));
+    let inode =
+        |path: &str| std::fs::metadata(host.path().join("sys/fs/cgroup/cpu").join(path)).unwrap().ino();
+    let ids = groups(&events);
+    let (web, docker) = (ids[&format!("/{WEB}")].id, ids["/docker"].id);
+    let first: HashMap<_, _> = sensor.tick(Micros::secs(1)).usage.into_iter().collect();
+    assert_eq!(first.len(), 3, "everything is read once");
+
+    let slot = said.0.lock().unwrap().tracked[&inode(WEB)];
+    for (n, total) in [(2, 5), (3, 12)] {
+        said.0.lock().unwrap().ran = vec![(slot, Micros::millis(total))];
+        let tick: HashMap<_, _> = sensor.tick(Micros::millis(1_000 + 24 * n)).usage.into_iter().collect();
+        assert_eq!(tick.len(), 2, "web and what is above it");
+        for id in [web, docker] {
+            assert_eq!(tick[&id].cpu.saturating_sub(first[&id].cpu), Micros::millis(total));
+        }
+    }
+    assert_eq!(sensor.tick(Micros::millis(1_100)).usage, [], "no group ran");
+
+    for hierarchy in ["cpu", "cpuacct", "memory", "cpuset"] {
+        host.remove(&format!("sys/fs/cgroup/{hierarchy}/{WEB}")).unwrap();
+    }
+    sensor.changes();
+    assert!(!said.0.lock().unwrap().tracked.values().any(|s| *s == slot), "forgotten with its group");
+}
+
+#[test]
+fn in_an_active_tier_the_kernels_own_account_is_read_of_groups_that_ran_and_of_no_other() {
+    use std::os::unix::fs::MetadataExt;
+    let (host, mut sensor, events) = open(HYBRID);
+    let said = Said::default();
+    sensor.set_tier(ActivitySource::Tracked(Box::new(said.clone())));
+    let inode = std::fs::metadata(host.path().join("sys/fs/cgroup/cpu").join(WEB)).unwrap().ino();
+    let (web, docker) = (groups(&events)[&format!("/{WEB}")].id, groups(&events)["/docker"].id);
+    sensor.tick(Micros::secs(1));
+    let slot = said.0.lock().unwrap().tracked[&inode];
+    for group in [WEB, "docker"] {
+        host.write(&format!("sys/fs/cgroup/cpuacct/{group}/cpuacct.usage"), "9000000000000\n").unwrap();
+    }
+    // Two rounds are over after 128 periods.
+    let mut cpu_of = |ran: bool| {
+        let mut last = HashMap::new();
+        for n in 0..128 {
+            if ran && n == 0 {
+                said.0.lock().unwrap().ran = vec![(slot, Micros::millis(1))];
+            }
+            last.extend(sensor.tick(Micros::millis(2_000 + 24 * n + if ran { 10_000 } else { 0 })).usage);
+        }
+        [web, docker].map(|id| last.get(&id).map(|usage| usage.cpu))
+    };
+    assert_eq!(cpu_of(false), [None, None], "no group ran, and memory did not move");
+    assert_eq!(cpu_of(true), [Some(Micros::secs(9_000)); 2], "what is above it, too");
+}
