@@ -114,14 +114,15 @@ def speaker(cluster, agent, scratch, request):
 class Pod:
     """A pod with one container, `app`."""
 
-    def __init__(self, cluster, agent, name):
-        self.cluster, self.agent, self.name = cluster, agent, name
+    def __init__(self, cluster, agent, name, uid):
+        self.cluster, self.agent, self.name, self.uid = cluster, agent, name, uid
 
     def row(self):
         """What the agent says of it, once its view is in it."""
 
         def attached():
-            mine = [row for row in self.agent.list() if (row["pod"] or {}).get("name") == self.name]
+            # Not by its name: the container of one that is deleted runs on for a moment, and the next test's may have that name.
+            mine = [row for row in self.agent.list() if (row["pod"] or {}).get("uid") == self.uid]
             assert mine, f"{self.name} is not listed"
             assert mine[0]["attached"], f"{self.name} is not attached: {mine[0]['attach_note']}"
             return mine[0]
@@ -144,9 +145,8 @@ class Pod:
 
     def events(self):
         """Reasons of the Events about it."""
-        uid = self.cluster.get("pod", self.name)["metadata"]["uid"]
         items = self.cluster.get("events.events.k8s.io")["items"]
-        return [item for item in items if item["regarding"].get("uid") == uid]
+        return [item for item in items if item["regarding"].get("uid") == self.uid]
 
 
 def hierarchies():
@@ -177,12 +177,13 @@ def new_pod(cluster, agent):
         meta = {"name": name, "annotations": annotations or {}}
         # The account that a new namespace's pods run as comes from a controller.
         eventually(lambda: cluster.get("serviceaccount", "default"), within=30)
-        cluster.kubectl("create", "--filename", "-", input=json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}))
+        pod = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+        created = json.loads(cluster.kubectl("create", "--filename", "-", "--output", "json", input=pod).stdout)
         made.append(name)
         if wait:
             phase = lambda: cluster.get("pod", name)["status"]["phase"]
             eventually(lambda: phase() == "Running", within=60, every=0.2)
-        return Pod(cluster, agent, name)
+        return Pod(cluster, agent, name, created["metadata"]["uid"])
 
     yield new
     for name in made:
