@@ -117,14 +117,15 @@ def speaker(cluster, agent, scratch, request):
 class Pod:
     """A pod with one container, `app`."""
 
-    def __init__(self, cluster, agent, name):
-        self.cluster, self.agent, self.name = cluster, agent, name
+    def __init__(self, cluster, agent, name, uid):
+        self.cluster, self.agent, self.name, self.uid = cluster, agent, name, uid
 
     def row(self):
         """What the agent says of it, once its view is in it."""
 
         def attached():
-            mine = [row for row in self.agent.list() if (row["pod"] or {}).get("name") == self.name]
+            # Not by its name: the container of one that is deleted runs on for a moment, and the next test's may have that name.
+            mine = [row for row in self.agent.list() if (row["pod"] or {}).get("uid") == self.uid]
             assert mine, f"{self.name} is not listed"
             assert mine[0]["attached"], f"{self.name} is not attached: {mine[0]['attach_note']}"
             return mine[0]
@@ -147,9 +148,8 @@ class Pod:
 
     def events(self):
         """Reasons of the Events about it."""
-        uid = self.cluster.get("pod", self.name)["metadata"]["uid"]
         items = self.cluster.get("events.events.k8s.io")["items"]
-        return [item for item in items if item["regarding"].get("uid") == uid]
+        return [item for item in items if item["regarding"].get("uid") == self.uid]
 
 
 def hierarchies():
@@ -164,6 +164,7 @@ def processes(root, path):
 
 
 def make_pod(cluster, name, requests=None, limits=None, annotations=None, command=("/busybox", "sleep", "infinity"), node=NODE, wait=True):
+    """Makes a pod and, with `wait`, waits until it runs; its uid."""
     container = {
         "name": "app", "image": IMAGE, "imagePullPolicy": "Never", "command": list(command),
         "resources": {"requests": requests or {}, "limits": limits or {}},
@@ -175,10 +176,12 @@ def make_pod(cluster, name, requests=None, limits=None, annotations=None, comman
     meta = {"name": name, "annotations": annotations or {}}
     # The account that a new namespace's pods run as comes from a controller.
     eventually(lambda: cluster.get("serviceaccount", "default"), within=30)
-    cluster.kubectl("create", "--filename", "-", input=json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}))
+    pod = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+    created = json.loads(cluster.kubectl("create", "--filename", "-", "--output", "json", input=pod).stdout)
     if wait:
         phase = lambda: cluster.get("pod", name)["status"]["phase"]
         eventually(lambda: phase() == "Running", within=60, every=0.2)
+    return created["metadata"]["uid"]
 
 
 @pytest.fixture
@@ -188,8 +191,7 @@ def new_pod(cluster, agent):
 
     def new(name, *resources, **options):
         made.append(name)
-        make_pod(cluster, name, *resources, **options)
-        return Pod(cluster, agent, name)
+        return Pod(cluster, agent, name, make_pod(cluster, name, *resources, **options))
 
     yield new
     for name in made:

@@ -138,7 +138,8 @@ def test_what_the_kubelet_wrote_is_the_owners_claim(pods, agent):
         eventually(lambda name=name: standing(agent, name)["reserve"] == claim, within=20)
         assert agent.json("explain", row(agent, name)["id"])["memory"]["reserve"] == claim
         assert row(agent, name)["memory"]["reserve"] == claim
-    view = Pod(None, agent, f"burstable-{NODE}").read("/sys/fs/cgroup/memory.high")
+    uid = row(agent, "burstable")["pod"]["uid"]
+    view = Pod(None, agent, f"burstable-{NODE}", uid).read("/sys/fs/cgroup/memory.high")
     assert int(view) == before[groups["burstable"]][2]
     assert foreign_writers(agent) == 0
 

@@ -99,6 +99,8 @@ def test_no_pod_is_sent_elsewhere_because_an_agent_is_silent(cluster, new_pod, s
     agent.destroy()
     eventually(lambda: taints(cluster) == [] and overcommitted(cluster) == "Unknown", within=30, every=0.3)
     agent.start()
+    # What was promised ended with the agent.
+    promise(pod, ALL_AND_MORE)
     eventually(lambda: taints(cluster) == [f"{KEY}:PreferNoSchedule"], within=60, every=0.3)
 
 
