@@ -40,7 +40,7 @@ PYTEST := $(PYTHON) -m pytest -p no:cacheprovider -rs $(PYTEST_ARGS)
 
 # The steps of a target run one after another: a figure taken while the next thing compiles is no figure.
 .NOTPARALLEL:
-.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live vm-test kernels-test soak engines-test engines-bench kube-test runtimes-test peers-test java-stress \
+.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live live-programs live-tests vm-test kernels-test soak engines-test engines-bench kube-test runtimes-test peers-test java-stress \
   audit bench lab score fuzz api-fuzz vm-test-arm64 systemd-test \
   install install-only deb rpm tarball image release package-test prometheus-test sanitize deny clean
 
@@ -55,9 +55,7 @@ run: ## build, and watch three containers share this machine (20 s)
 test: ## everything: check, then live and vm-test beside each other (20 min)
 	@tools/setup test vm
 	@$(MAKE) --no-print-directory check build java
-	@$(LINTED) tests/vm/run >target/vm-test.log 2>&1 & guests=$$!; trap 'kill $$guests 2>/dev/null || :; wait $$guests || :' EXIT; \
-	  status=0; ELBOWROOM_TEST_PATIENCE=2 $(MAKE) --no-print-directory live || status=$$?; \
-	  wait $$guests || status=$$?; trap - EXIT; cat target/vm-test.log; exit $$status
+	@$(LINTED) MAKE="$(MAKE) --no-print-directory" tests/all
 
 CARGO = LIBBPF_SYS_LIBRARY_PATH=$(dir $(call ARCHIVE,libelf.a)) cargo
 RELEASE = --release --locked --package elbowroom --features "$(FEATURES)"
@@ -104,10 +102,15 @@ check: ## format, lints, unit and property tests (6 min in a clean clone, on two
 setup-test:
 	@tools/setup test
 
-live: setup-test build java ## tests with real containers on this machine (25 min); root
+live: setup-test build java live-programs live-tests ## tests with real containers on this machine (20 min); root
+
+live-programs:
 	$(MAKE) --directory java check
 	$(LINTED) cargo test --workspace --locked --quiet --features elbowroom-linux/bpf,elbowroom-profile/bpf --test bpf --test profile_pages --test profile_faults
-	$(PYTEST) --ignore tests/live/test_api_fuzz.py --ignore tests/live/test_peers.py tests/live
+
+# Which failed is kept for tests/all.
+live-tests:
+	$(PYTHON) -m pytest -o cache_dir=$(CURDIR)/target/pytest -rfEs $(PYTEST_ARGS) --ignore tests/live/test_api_fuzz.py --ignore tests/live/test_peers.py tests/live
 
 vm-test: build ## part of it on cgroup v2, Linux 6.12 and 6.1, with 1 to 16 CPUs (20 min); root
 	@tools/setup vm
