@@ -34,6 +34,7 @@ pub mod cpu;
 mod explain;
 mod explain_view;
 mod file_refaults;
+mod harm_mark;
 pub mod hierarchy;
 pub mod memory;
 mod policy;
@@ -45,7 +46,7 @@ mod views;
 pub mod waterfill;
 
 pub use explain::{
-    CpuUtilization, MAX_VIEW_CHANGES, ViewChange, ViewChangeReason, ViewDelta, ViewExplanation, ViewInputs,
+    CpuUtilization, GrowthHold, MAX_VIEW_CHANGES, ViewChange, ViewChangeReason, ViewDelta, ViewExplanation, ViewInputs,
 };
 pub use policy::{CpuRule, ViewPolicy};
 pub use views::ViewTable;
