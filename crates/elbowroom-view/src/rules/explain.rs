@@ -440,7 +440,7 @@ mod tests {
         let check = |hold: GrowthHold, expect: &str| assert_eq!(hold.to_string(), expect);
         check(
             GrowthHold::Hurt { ago: Micros::millis(1_500) },
-            "the machine's reclaim took pages that were in use, 1500ms ago: memory does not grow yet",
+            "the machine's reclaim took pages that were in use, 1.5s ago: memory does not grow yet",
         );
         check(
             GrowthHold::FilesComeBack { over: Micros::secs(3) },

@@ -45,7 +45,7 @@ impl FileRefaults {
         (at, period): (Micros, Micros),
         gives: bool,
     ) -> Option<(ReclaimCost, Micros)> {
-        let came_back = came_back(before, now);
+        let came_back = refaulted(before, now);
         let rate = came_back.saturating_mul(1_000_000) / period.get().max(1);
         if rate <= self.usual.saturating_mul(2).saturating_add(ReclaimCounters::FEW_REFAULTS) {
             self.more_since = None;
@@ -60,12 +60,12 @@ impl FileRefaults {
             return None;
         }
         let hurts = gives && lasts >= HURTS_AFTER && are_for_the_machine(&first, now);
-        hurts.then_some((ReclaimCost { lost: came_back(&first, now), stalled: None }, lasts))
+        hurts.then_some((ReclaimCost { lost: refaulted(&first, now), stalled: None }, lasts))
     }
 }
 
 /// What came back to cgroups that are not at their own limit.
-fn came_back(before: &ReclaimCounters, now: &ReclaimCounters) -> u64 {
+fn refaulted(before: &ReclaimCounters, now: &ReclaimCounters) -> u64 {
     let at_limits = grew(before, now, |counters| counters.refaulted_at_limits);
     grew(before, now, |counters| counters.refaulted_files).saturating_sub(at_limits)
 }
