@@ -410,8 +410,9 @@ fn what_could_be_had_is_read_in_every_tick_where_a_group_has_a_soft_limit_and_el
 #[test]
 fn files_that_come_back_to_a_container_at_its_own_limit_are_told_apart() {
     let pod = "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod3b7c1d52_9a44_4f0e_8d1b_6f2a90c3e571.slice";
-    let container =
-        format!("{pod}/cri-containerd-4f1c2a9be07d53c8a6e1d4b70935fa8210c7be694d3528af71e60b9c8d2f5a34.scope");
+    let container = format!(
+        "{pod}/cri-containerd-4f1c2a9be07d53c8a6e1d4b70935fa8210c7be694d3528af71e60b9c8d2f5a34.scope"
+    );
     let vmstat = "-- sys/kernel/mm/lru_gen/enabled --\n0x0007\n-- proc/vmstat --\n";
     let told = |usage: &str, pod_usage: &str, pages: u64| {
         let text = UNIFIED.replace("\n2527232\n", usage).replace("\n2539520\n", pod_usage);

@@ -256,7 +256,8 @@ impl Neighbour {
     fn falls(&mut self, minutes: u64) -> Vec<Bytes> {
         let hurts = |change: &ViewChange| matches!(change.because, ViewChangeReason::ReclaimHurts { .. });
         let ticks = Micros::secs(minutes * 60).get() / TICK.get();
-        let fell = (0..ticks).filter_map(|_| self.tick().iter().any(hurts).then(|| std::mem::take(&mut self.lost)));
+        let fell =
+            (0..ticks).filter_map(|_| self.tick().iter().any(hurts).then(|| std::mem::take(&mut self.lost)));
         fell.collect()
     }
 
@@ -274,7 +275,10 @@ fn harm_at_a_fixed_level_is_met_once_and_then_every_few_minutes_and_hardly() {
     let first = host.falls(2);
     assert_eq!(first.len(), 1, "{first:?}");
     let had = host.world.view(id).memory;
-    assert!((Bytes::mib(1_200)..Bytes::mib(1_456)).contains(&had), "of 1,456 MiB beside what is in use: {had}");
+    assert!(
+        (Bytes::mib(1_200)..Bytes::mib(1_456)).contains(&had),
+        "of 1,456 MiB beside what is in use: {had}"
+    );
     let hold = host.world.views.explain(id).unwrap().inputs.growth_hold;
     assert!(matches!(hold, Some(GrowthHold::HurtBefore { .. })), "{hold:?}");
     host.lost = Bytes::ZERO;

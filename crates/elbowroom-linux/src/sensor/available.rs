@@ -127,15 +127,18 @@ impl Sensor {
         let last = std::mem::replace(&mut kept.refaulted_files, refaulted_files);
         let few = ReclaimCounters::FEW_REFAULTS * RECLAIM_PERIOD.get() / 1_000_000;
         if refaulted_files.saturating_sub(last) > few {
-            let outermost =
-                |slot: &GroupSlot| self.is_at_limit(*slot) && !self.is_below(*slot, |above| self.is_at_limit(above));
-            let slots: Vec<GroupSlot> = (0..self.tree.slots()).filter(outermost).take(AT_LIMIT_READS).collect();
+            let outermost = |slot: &GroupSlot| {
+                self.is_at_limit(*slot) && !self.is_below(*slot, |above| self.is_at_limit(above))
+            };
+            let slots: Vec<GroupSlot> =
+                (0..self.tree.slots()).filter(outermost).take(AT_LIMIT_READS).collect();
             for GroupEntry { group, path, .. } in slots.iter().map(|slot| &self.tree[*slot]) {
                 self.last_tick_cost.syscalls += 3;
                 let read = self.warnings.ok_or_warn(cgroup::refaulted_files(&self.layout, path)).flatten();
                 let Some(now) = read else { continue };
                 let kept = &mut self.machine.available;
-                kept.refaulted_at_limits += before.get(&group.id).map_or(0, |before| now.saturating_sub(*before));
+                kept.refaulted_at_limits +=
+                    before.get(&group.id).map_or(0, |before| now.saturating_sub(*before));
                 kept.at_limits.insert(group.id, now);
             }
         }

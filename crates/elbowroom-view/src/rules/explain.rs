@@ -219,7 +219,10 @@ pub enum GrowthHold {
 impl fmt::Display for GrowthHold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Hurt { ago } => write!(f, "the machine's reclaim took pages that were in use, {ago} ago: memory does not grow yet"),
+            Self::Hurt { ago } => write!(
+                f,
+                "the machine's reclaim took pages that were in use, {ago} ago: memory does not grow yet"
+            ),
             Self::FilesComeBack { over } => write!(
                 f,
                 "for {over} programs have been reading back more of their files than usual: memory grows when that is over"

@@ -188,6 +188,10 @@ mod tests {
             assert!(!looks.many(), "a burst of three seconds, and the machine looks for pages too");
             assert_eq!(looks.falls(4, 0, true), None);
         }
-        assert_eq!(looks.falls_at_limits(100, (90_000, 90_000 - 65), true, (1, 900_000)), Some(8), "1 MiB a second is not its own");
+        assert_eq!(
+            looks.falls_at_limits(100, (90_000, 90_000 - 65), true, (1, 900_000)),
+            Some(8),
+            "1 MiB a second is not its own"
+        );
     }
 }

@@ -46,7 +46,8 @@ mod views;
 pub mod waterfill;
 
 pub use explain::{
-    CpuUtilization, GrowthHold, MAX_VIEW_CHANGES, ViewChange, ViewChangeReason, ViewDelta, ViewExplanation, ViewInputs,
+    CpuUtilization, GrowthHold, MAX_VIEW_CHANGES, ViewChange, ViewChangeReason, ViewDelta, ViewExplanation,
+    ViewInputs,
 };
 pub use policy::{CpuRule, ViewPolicy};
 pub use views::ViewTable;

@@ -30,7 +30,8 @@ impl ViewTable {
         let by_refaults = self.file_refaults.look((&before, now), (at, period), gives);
         let hurt = memory::reclaim_cost(&before, now, period).map(|cost| (cost, period)).or(by_refaults);
         if hurt.is_some() && gives {
-            let views = (0..self.above_soft.len()).filter_map(|k| self.slot(self.above_soft.at(k))?.view.as_ref());
+            let views =
+                (0..self.above_soft.len()).filter_map(|k| self.slot(self.above_soft.at(k))?.view.as_ref());
             let given = views.map(|view| view.memory.saturating_sub(view.memory_soft)).sum();
             self.harm_mark = HarmMark::new(self.left_unharmed, given);
         } else if !self.file_refaults.are_many(now) {
@@ -44,7 +45,11 @@ impl ViewTable {
         let ago = |then: Micros| self.now().saturating_sub(then);
         let hurt = self.reclaim_hurt_at.map(ago).filter(|ago| *ago < memory::REST);
         let many = self.reclaim.is_some_and(|(_, now)| self.file_refaults.are_many(&now));
-        let since = self.file_refaults.since().filter(|_| many).map(|since| GrowthHold::FilesComeBack { over: ago(since) });
+        let since = self
+            .file_refaults
+            .since()
+            .filter(|_| many)
+            .map(|since| GrowthHold::FilesComeBack { over: ago(since) });
         since.or(hurt.map(|ago| GrowthHold::Hurt { ago }))
     }
 

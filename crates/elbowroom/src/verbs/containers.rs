@@ -446,9 +446,11 @@ mod tests {
             "id": 1, "path": "/docker/web", "view": container.view, "inputs": inputs, "rule": "", "changes": []
         });
         let explain = serde_json::from_value(explain).unwrap();
-        let explanation = Explanation { container, explain, disk: Vec::new(), memory: None, over_quota: Vec::new() };
+        let explanation =
+            Explanation { container, explain, disk: Vec::new(), memory: None, over_quota: Vec::new() };
         let text = explanation_text(&explanation, Micros::ZERO);
-        let expect = "\ndoes not grow     growth hurt other programs before: it is slow while less than 256MiB of";
+        let expect =
+            "\ndoes not grow     growth hurt other programs before: it is slow while less than 256MiB of";
         assert!(text.contains(expect), "{text}");
     }
 
