@@ -427,7 +427,7 @@ fn files_that_come_back_to_a_container_at_its_own_limit_are_told_apart() {
             sensor.tick(Micros::millis(250 * n)).reclaim.unwrap().refaulted_at_limits
         })
     };
-    let (at_limit, below, pod_at_limit) = ("\n536870000\n", "\n500000000\n", "\n629140000\n");
+    let (at_limit, below, pod_at_limit) = ("\n536870000\n", "\n300000000\n", "\n629140000\n");
     // The first look knows no usage, the second nothing from before.
     assert_eq!(told(at_limit, below, 65), [0, 0, 60, 120]);
     assert_eq!(told(below, below, 65), [0; 4]);
