@@ -256,9 +256,13 @@ impl Neighbour {
     fn falls(&mut self, minutes: u64) -> Vec<Bytes> {
         let hurts = |change: &ViewChange| matches!(change.because, ViewChangeReason::ReclaimHurts { .. });
         let ticks = Micros::secs(minutes * 60).get() / TICK.get();
-        let fell =
-            (0..ticks).filter_map(|_| self.tick().iter().any(hurts).then(|| std::mem::take(&mut self.lost)));
-        fell.collect()
+        let mut fell = Vec::new();
+        for _ in 0..ticks {
+            if self.tick().iter().any(hurts) {
+                fell.push(std::mem::take(&mut self.lost));
+            }
+        }
+        fell
     }
 
     /// After how many seconds the container has more than so much.

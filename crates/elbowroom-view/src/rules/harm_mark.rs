@@ -36,7 +36,7 @@ impl HarmMark {
     /// What must be left now.
     pub(super) fn left(&self) -> Bytes {
         let worn = u128::from(self.worn.get() * 1_024 / WORN_OFF_AFTER.get());
-        let gone = u128::from(self.left.get()) * worn.pow(3) >> 30;
+        let gone = (u128::from(self.left.get()) * worn.pow(3)) >> 30;
         self.left.saturating_sub(Bytes(gone as u64))
     }
 }
