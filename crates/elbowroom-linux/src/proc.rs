@@ -204,7 +204,7 @@ pub fn loadavg(text: &str) -> Result<LoadAvg, Malformed> {
     })
 }
 
-/// What of `/proc/vmstat` tells of reclaim; counters that a kernel lacks are zero. `stalled` is another file's.
+/// What of `/proc/vmstat` tells of reclaim; counters that a kernel lacks are zero. `stalled` and `refaulted_at_limits` are other files'.
 pub(crate) fn reclaim_counters(text: &str) -> Result<ReclaimCounters, Malformed> {
     let (mut counters, mut scanned_by_kind) = (ReclaimCounters::default(), 0u64);
     for entry in flat_keyed(text) {
@@ -344,6 +344,7 @@ mod tests {
             scanned_for_limits: 40,
             lost: 7,
             refaulted_files: 90,
+            refaulted_at_limits: 0,
         };
         assert_eq!(reclaim_counters(text).unwrap(), expect);
         let old = reclaim_counters("pgscan_kswapd 3\n").unwrap();

@@ -200,6 +200,15 @@ pub struct ReclaimCounters {
     /// multi-generational LRU. Zero elsewhere, and in recordings before there was this field.
     #[serde(default)]
     pub refaulted_files: u64,
+    /// The part of them that came back to cgroups at their own limit, which push out their own pages: counted while more than
+    /// [`Self::FEW_REFAULTS`] come back.
+    #[serde(default)]
+    pub refaulted_at_limits: u64,
+}
+
+impl ReclaimCounters {
+    /// So many files' pages that come back in a second are few, 1 MiB: a slow disk gives back not many more, and they are waited for.
+    pub const FEW_REFAULTS: u64 = 256;
 }
 
 /// What the interfaces of a network namespace have carried since each was made, without the loopback.

@@ -98,13 +98,16 @@ fn hostile_event() -> impl Strategy<Value = HostEvent> {
     let usage = (id(), number(), option::of(number()), number()).prop_map(|(id, cpu, throttled, memory)| {
         (id, Usage { cpu: Micros(cpu), throttled: throttled.map(Micros), memory: Bytes(memory) })
     });
-    let reclaim = (option::of(number()), number(), number(), number(), number()).prop_map(
-        |(stalled, scanned, scanned_for_limits, lost, refaulted_files)| ReclaimCounters {
-            stalled: stalled.map(Micros),
-            scanned,
-            scanned_for_limits,
-            lost,
-            refaulted_files,
+    let reclaim = (option::of(number()), number(), number(), number(), [number(), number()]).prop_map(
+        |(stalled, scanned, scanned_for_limits, lost, [refaulted_files, refaulted_at_limits])| {
+            ReclaimCounters {
+                stalled: stalled.map(Micros),
+                scanned,
+                scanned_for_limits,
+                lost,
+                refaulted_files,
+                refaulted_at_limits,
+            }
         },
     );
     let memory = (number(), option::of(number()), option::of(reclaim));

@@ -5,7 +5,7 @@ use elbowroom_sim::{NodeProgram, ProgramDemand};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::{CgroupSettings, HostEvent, ReclaimCounters, Tick};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
-use elbowroom_view::rules::{ViewChange, ViewChangeReason, ViewPolicy};
+use elbowroom_view::rules::{GrowthHold, ViewChange, ViewChangeReason, ViewPolicy};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -107,7 +107,7 @@ fn reclaim(at: Micros, hurts: bool, lost: &mut u64) -> ReclaimCounters {
         scanned,
         scanned_for_limits: 0,
         lost: *lost,
-        refaulted_files: 0,
+        ..ReclaimCounters::default()
     }
 }
 
@@ -165,6 +165,144 @@ fn files_that_come_back_take_grants_back_where_the_kernel_does_not_say_that_they
     (0..200).for_each(|_| drop(look(&mut world, 100)));
     let grows_again = (0..4_000).find(|_| !look(&mut world, 100).is_empty()).unwrap();
     assert!(grows_again > 2_000, "after a minute what comes back is usual: {grows_again}");
+}
+
+/// Looks at a machine on which so many files' pages come back in each tick, the second number of them to a container at its own limit, for
+/// which ten times as many are looked for.
+struct Looks {
+    world: World,
+    reclaim: ReclaimCounters,
+}
+
+impl Looks {
+    fn tick(&mut self, pages: u64, at_limits: u64) -> Vec<ViewChange> {
+        let now = &mut self.reclaim;
+        now.scanned += 1;
+        now.scanned_for_limits += at_limits * 10;
+        (now.refaulted_files, now.refaulted_at_limits) =
+            (now.refaulted_files + pages, now.refaulted_at_limits + at_limits);
+        let tick = tick(&mut self.world, true);
+        self.world.apply(HostEvent::Tick(Tick { reclaim: Some(self.reclaim), ..tick }))
+    }
+}
+
+/// A container that thrashes at its limit of 64 MiB, and one that fills 1,000 MiB and has 256 reserved.
+fn beside_a_thrashing_tenant() -> (Looks, CgroupId) {
+    let mut world = World::new(ViewPolicy::default(), 4, MEMORY);
+    world.container(None, limits(64, 64), fills(64));
+    let id = world.container(None, limits(256, 1024), fills(1_000));
+    (Looks { world, reclaim: ReclaimCounters::default() }, id)
+}
+
+#[test]
+fn a_tenant_that_thrashes_at_its_own_limit_keeps_no_neighbour_from_growing() {
+    let (mut looks, id) = beside_a_thrashing_tenant();
+    for _ in 0..20 {
+        (0..125).for_each(|_| drop(looks.tick(5_000, 5_000)));
+        (0..125).for_each(|_| drop(looks.tick(0, 0)));
+    }
+    assert!(looks.world.view(id).memory > Bytes::mib(900));
+    let changes = &looks.world.views.explain(id).unwrap().changes;
+    assert!(!changes.iter().any(|change| matches!(change.because, ViewChangeReason::ReclaimHurts { .. })));
+}
+
+#[test]
+fn nor_does_it_hide_what_a_neighbour_loses() {
+    let (mut looks, id) = beside_a_thrashing_tenant();
+    (0..400).for_each(|_| drop(looks.tick(5_000, 5_000)));
+    assert!(looks.world.view(id).memory > Bytes::mib(900));
+    let fell = (0..200).find(|_| !looks.tick(5_100, 5_000).is_empty()).unwrap();
+    assert!((80..90).contains(&fell), "after two seconds: {fell}");
+    assert_eq!(looks.world.view(id).memory, Bytes::mib(256));
+    let hold = looks.world.views.explain(id).unwrap().inputs.growth_hold;
+    assert!(matches!(hold, Some(GrowthHold::FilesComeBack { .. })), "{hold:?}");
+    (0..83).for_each(|_| drop(looks.tick(5_000, 5_000)));
+    let hold = looks.world.views.explain(id).unwrap().inputs.growth_hold;
+    assert!(matches!(hold, Some(GrowthHold::Hurt { .. })), "for five seconds: {hold:?}");
+}
+
+/// A neighbour that reads random parts of its files, 64 MiB a second. What of them does not fit comes back from a slow disk.
+struct Neighbour {
+    world: World,
+    in_use: Bytes,
+    cached: Bytes,
+    reclaim: ReclaimCounters,
+    /// The most of them that was missing since the last fall.
+    lost: Bytes,
+}
+
+impl Neighbour {
+    fn new() -> (Self, CgroupId) {
+        let mut world = World::new(ViewPolicy::default(), 1, MEMORY);
+        let id = world.container(None, limits(256, 2_000), fills(2_000));
+        let (in_use, reclaim) = (Bytes::mib(512), ReclaimCounters::default());
+        (Self { world, in_use, cached: in_use, reclaim, lost: Bytes::ZERO }, id)
+    }
+
+    fn tick(&mut self) -> Vec<ViewChange> {
+        let tick = tick(&mut self.world, true);
+        self.cached = self.cached.min(tick.mem_available.unwrap());
+        let missing = self.in_use.saturating_sub(self.cached);
+        let reads = 64 * missing.get() / self.in_use.get().max(1);
+        let came_back = Bytes(reads.min(4) * Bytes::mib(1).get() * TICK.get() / 1_000_000);
+        self.cached = self.cached.saturating_add(came_back).min(self.in_use);
+        self.lost = self.lost.max(missing);
+        self.reclaim.scanned += 1;
+        self.reclaim.refaulted_files += came_back.get() / 4_096;
+        self.world.apply(HostEvent::Tick(Tick { reclaim: Some(self.reclaim), ..tick }))
+    }
+
+    /// What was missing before each fall, in so many minutes.
+    fn falls(&mut self, minutes: u64) -> Vec<Bytes> {
+        let hurts = |change: &ViewChange| matches!(change.because, ViewChangeReason::ReclaimHurts { .. });
+        let ticks = Micros::secs(minutes * 60).get() / TICK.get();
+        let mut fell = Vec::new();
+        for _ in 0..ticks {
+            if self.tick().iter().any(hurts) {
+                fell.push(std::mem::take(&mut self.lost));
+            }
+        }
+        fell
+    }
+
+    /// After how many seconds the container has more than so much.
+    fn seconds_until(&mut self, id: CgroupId, mib: u64) -> u64 {
+        let has = |world: &World| world.view(id).memory > Bytes::mib(mib);
+        let ticks = (0..50_000).find(|_| has(&self.world) || self.tick().len() > 9).expect("it grows");
+        ticks * TICK.get() / 1_000_000
+    }
+}
+
+#[test]
+fn harm_at_a_fixed_level_is_met_once_and_then_every_few_minutes_and_hardly() {
+    let (mut host, id) = Neighbour::new();
+    let first = host.falls(2);
+    assert_eq!(first.len(), 1, "{first:?}");
+    let had = host.world.view(id).memory;
+    assert!(
+        (Bytes::mib(1_200)..Bytes::mib(1_456)).contains(&had),
+        "of 1,456 MiB beside what is in use: {had}"
+    );
+    let hold = host.world.views.explain(id).unwrap().inputs.growth_hold;
+    assert!(matches!(hold, Some(GrowthHold::HurtBefore { .. })), "{hold:?}");
+    host.lost = Bytes::ZERO;
+    let later = host.falls(24);
+    assert!((1..=5).contains(&later.len()), "{later:?}");
+    assert!(later.iter().all(|lost| *lost < Bytes::mib(32)), "beside {first:?}: {later:?}");
+}
+
+#[test]
+fn memory_that_a_program_gives_back_is_had_at_once_and_files_that_are_not_in_use_any_more_within_minutes() {
+    let (mut host, id) = Neighbour::new();
+    let other = host.world.container(None, limits(256, 256), fills(256));
+    host.falls(2);
+    let had = host.world.view(id).memory.get() >> 20;
+    assert!(had < 1_200, "{had}");
+    host.world.remove(other);
+    assert!(host.seconds_until(id, had + 200) < 2);
+    host.in_use = Bytes::ZERO;
+    let seconds = [1_400, 1_600, 1_900].map(|mib| host.seconds_until(id, mib));
+    assert!(seconds.iter().sum::<u64>() < 600, "{seconds:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod subgroup;
 pub mod v1;
 pub mod v2;
 
+use crate::parse::keyed_number;
 use crate::proc;
 use crate::root::{ReadError, Root};
 use elbowroom_types::id::DeviceNumber;
@@ -86,6 +87,16 @@ pub fn memory_stat<'a>(layout: &'a CgroupLayout, group: impl Into<CgroupRef<'a>>
         Some((CgroupVersion::V2, dir)) => v2::memory_stat(&dir),
         None => Ok(None),
     }
+}
+
+/// Files' pages that came back to a group and to those below it since it was made; zero where the kernel does not count them.
+pub(crate) fn refaulted_files(layout: &CgroupLayout, group: &Path) -> ReadResult<u64> {
+    let Some((version, dir)) = layout.dir(CgroupController::Memory, group) else { return Ok(None) };
+    let key = match version {
+        CgroupVersion::V1 => "total_workingset_refault_file",
+        CgroupVersion::V2 => "workingset_refault_file",
+    };
+    Ok(dir.read("memory.stat")?.map(|text| keyed_number(text.as_bytes(), key).unwrap_or(0)))
 }
 
 /// Whether a directory is in a cgroup file system: no limit is written to anything else.

@@ -2,8 +2,10 @@
 //! soft limit. Elsewhere this is read only now and then, to show the machine.
 
 use super::Sensor;
-use super::tree::{GroupSlot, GroupTree};
+use super::meter::is_small_change;
+use super::tree::{GroupEntry, GroupSlot, GroupTree};
 use crate::{cgroup, proc};
+use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::{CgroupSettings, ReclaimCounters};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
 use std::collections::BTreeMap;
@@ -14,6 +16,8 @@ const RECLAIM_PERIOD: Micros = Micros::millis(250);
 const IDLE_PERIOD: Micros = Micros::secs(1);
 /// How many protected groups' `memory.stat` is read each time that reclaim is looked at, in turn.
 const PROTECTED_READS: usize = 4;
+/// Of how many groups at their own limit it is read then, at 30 to 100 us each, and only while files' pages come back.
+const AT_LIMIT_READS: usize = 40;
 
 /// What is kept for [`Sensor::read_available`].
 #[derive(Debug, Default)]
@@ -24,6 +28,11 @@ pub(super) struct AvailableMemory {
     protected: BTreeMap<GroupSlot, Bytes>,
     /// The protected group that is read next.
     turn: GroupSlot,
+    /// Files' pages that had come back when reclaim was last looked at, and the part of groups at their own limit.
+    refaulted_files: u64,
+    refaulted_at_limits: u64,
+    /// What had come back to each of these groups then.
+    at_limits: BTreeMap<CgroupId, u64>,
     reclaim_at: Micros,
     idle_at: Micros,
 }
@@ -78,7 +87,7 @@ impl Sensor {
             let slot = (self.machine.available.turn + step) % slots;
             let Some(entry) = self.tree.get(slot) else { continue };
             let Some(at_most) = protection(&entry.group.limits) else { continue };
-            if self.is_below_protected(slot) {
+            if self.is_below(slot, |above| protection(&self.tree[above].group.limits).is_some()) {
                 self.machine.available.protected.remove(&slot);
                 continue;
             }
@@ -96,10 +105,44 @@ impl Sensor {
         self.machine.available.turn = 0;
     }
 
-    fn is_below_protected(&self, slot: GroupSlot) -> bool {
+    /// Whether a group is below one of which something is so.
+    fn is_below(&self, slot: GroupSlot, is_so: impl Fn(GroupSlot) -> bool) -> bool {
         let parent = |slot: &GroupSlot| self.tree.get(*slot)?.parent.filter(|at| *at != GroupTree::ROOT);
-        std::iter::successors(parent(&slot), parent)
-            .any(|above| self.tree.get(above).is_some_and(|entry| protection(&entry.group.limits).is_some()))
+        std::iter::successors(parent(&slot), parent).any(is_so)
+    }
+
+    /// Whether a group fills its own limit, so that the kernel takes its own pages for what it reads.
+    fn is_at_limit(&self, slot: GroupSlot) -> bool {
+        let limits = self.tree.get(slot).map(|entry| entry.group.limits).unwrap_or_default();
+        let usage = self.tree.meters[slot].usage.memory;
+        let limit = limits.memory_max.into_iter().chain(limits.memory_high).filter_map(Limit::value).min();
+        limit.is_some_and(|limit| usage >= limit || is_small_change(limit, usage))
+    }
+
+    /// [`ReclaimCounters::refaulted_at_limits`]. What came back to a group counts from the second look on at which it is at its limit. Of
+    /// groups inside each other the outermost counts for all.
+    fn read_at_limits(&mut self, refaulted_files: u64) -> u64 {
+        let kept = &mut self.machine.available;
+        let before = std::mem::take(&mut kept.at_limits);
+        let last = std::mem::replace(&mut kept.refaulted_files, refaulted_files);
+        let few = ReclaimCounters::FEW_REFAULTS * RECLAIM_PERIOD.get() / 1_000_000;
+        if refaulted_files.saturating_sub(last) > few {
+            let outermost = |slot: &GroupSlot| {
+                self.is_at_limit(*slot) && !self.is_below(*slot, |above| self.is_at_limit(above))
+            };
+            let slots: Vec<GroupSlot> =
+                (0..self.tree.slots()).filter(outermost).take(AT_LIMIT_READS).collect();
+            for GroupEntry { group, path, .. } in slots.iter().map(|slot| &self.tree[*slot]) {
+                self.last_tick_cost.syscalls += 3;
+                let read = self.warnings.ok_or_warn(cgroup::refaulted_files(&self.layout, path)).flatten();
+                let Some(now) = read else { continue };
+                let kept = &mut self.machine.available;
+                kept.refaulted_at_limits +=
+                    before.get(&group.id).map_or(0, |before| now.saturating_sub(*before));
+                kept.at_limits.insert(group.id, now);
+            }
+        }
+        self.machine.available.refaulted_at_limits
     }
 
     fn read_reclaim(&mut self) -> Option<ReclaimCounters> {
@@ -109,7 +152,8 @@ impl Sensor {
         let pressure = self.proc_file("/proc/pressure/memory", proc::pressure).ok();
         let stalled = pressure.map(|pressure| pressure.some.total);
         let refaulted_files = if self.has_generations() { counters.refaulted_files } else { 0 };
-        Some(ReclaimCounters { stalled, refaulted_files, ..counters })
+        let refaulted_at_limits = self.read_at_limits(refaulted_files);
+        Some(ReclaimCounters { stalled, refaulted_files, refaulted_at_limits, ..counters })
     }
 
     /// Whether the multi-generational LRU is on (Documentation/admin-guide/mm/multigen_lru.rst); it can be switched at any time.

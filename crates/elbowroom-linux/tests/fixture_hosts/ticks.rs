@@ -44,6 +44,7 @@ fn what_could_be_had_is_read_in_every_tick_where_a_group_has_a_soft_limit_and_el
             scanned_for_limits: 30,
             lost: 7,
             refaulted_files: 3,
+            refaulted_at_limits: 0,
         };
         assert_eq!(tick.reclaim.unwrap_or(expect), expect);
     }
@@ -53,6 +54,34 @@ fn what_could_be_had_is_read_in_every_tick_where_a_group_has_a_soft_limit_and_el
     let ticks = (1..=100).map(|n| sensor.tick(Micros::millis(24 * n)));
     let read: Vec<bool> = ticks.map(|tick| tick.mem_available.is_some() || tick.reclaim.is_some()).collect();
     assert_eq!(read.iter().filter(|read| **read).count(), 3, "{read:?}");
+}
+
+#[test]
+fn files_that_come_back_to_a_container_at_its_own_limit_are_told_apart() {
+    let pod = "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod3b7c1d52_9a44_4f0e_8d1b_6f2a90c3e571.slice";
+    let container = format!(
+        "{pod}/cri-containerd-4f1c2a9be07d53c8a6e1d4b70935fa8210c7be694d3528af71e60b9c8d2f5a34.scope"
+    );
+    let vmstat = "-- sys/kernel/mm/lru_gen/enabled --\n0x0007\n-- proc/vmstat --\n";
+    let told = |usage: &str, pod_usage: &str, pages: u64| {
+        let text = UNIFIED.replace("\n2527232\n", usage).replace("\n2539520\n", pod_usage);
+        let (host, mut sensor, _) = open(&format!("{text}{vmstat}"));
+        let came_back = |file: &str, pages: u64| {
+            host.write(file, &format!("workingset_refault_file {pages}\n")).unwrap();
+        };
+        [1, 2, 3, 4].map(|n| {
+            came_back("proc/vmstat", n * pages);
+            came_back(&format!("{container}/memory.stat"), n * 60);
+            came_back(&format!("{pod}/memory.stat"), n * 61);
+            sensor.tick(Micros::millis(250 * n)).reclaim.unwrap().refaulted_at_limits
+        })
+    };
+    let (at_limit, below, pod_at_limit) = ("\n536870000\n", "\n300000000\n", "\n629140000\n");
+    // The first look knows no usage, the second nothing from before.
+    assert_eq!(told(at_limit, below, 65), [0, 0, 60, 120]);
+    assert_eq!(told(below, below, 65), [0; 4]);
+    assert_eq!(told(at_limit, pod_at_limit, 65), [0, 0, 61, 122], "the outermost limit counts for all below");
+    assert_eq!(told(at_limit, below, 64), [0; 4], "few: nothing is read");
 }
 
 #[test]

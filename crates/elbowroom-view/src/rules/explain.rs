@@ -192,6 +192,49 @@ impl fmt::Display for ViewChangeReason {
     }
 }
 
+/// Why the memory of a container that fills it does not grow, where it is what growth costs others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(tag = "why", rename_all = "snake_case")]
+pub enum GrowthHold {
+    /// Reclaim hurt a moment ago.
+    Hurt {
+        /// How long ago.
+        ago: Micros,
+    },
+    /// More files' pages come back than usual: growth waits until that is over.
+    FilesComeBack {
+        /// For how long already.
+        over: Micros,
+    },
+    /// Growth has hurt before with as little memory left: it is slow.
+    HurtBefore {
+        /// What is left of the machine's memory, free or to be had by reclaim.
+        free: Bytes,
+        /// What must be left; it wears off.
+        mark: Bytes,
+    },
+}
+
+impl fmt::Display for GrowthHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hurt { ago } => write!(
+                f,
+                "the machine's reclaim took pages that were in use, {ago} ago: memory does not grow yet"
+            ),
+            Self::FilesComeBack { over } => write!(
+                f,
+                "for {over} programs have been reading back more of their files than usual: memory grows when that is over"
+            ),
+            Self::HurtBefore { free, mark } => write!(
+                f,
+                "growth hurt other programs before: it is slow while less than {mark} of the machine's memory would be left, of {free} now"
+            ),
+        }
+    }
+}
+
 /// CPU time used in one period, beside the CPUs it could have been used on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -275,6 +318,9 @@ pub struct ViewInputs {
     pub low_mark: Bytes,
     /// HIGH_MARK.
     pub high_mark: Bytes,
+    /// Why its memory does not grow, though it fills what it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub growth_hold: Option<GrowthHold>,
 }
 
 /// A group with a limit that is less than what the containers below it may take together.
@@ -343,6 +389,9 @@ impl fmt::Display for ViewExplanation {
                 "Together with others it may have {limit} ({path}), of which {left} can still be granted."
             )?;
         }
+        if let Some(hold) = inputs.growth_hold {
+            writeln!(f, "Its memory does not grow: {hold}.")?;
+        }
         self.changes.iter().rev().try_for_each(|change| writeln!(f, "at {}: {change}", change.at))
     }
 }
@@ -386,6 +435,23 @@ mod tests {
                 period: Micros::millis(250),
             },
             "in 250ms the machine's reclaim lost 300 pages that were in use and tasks waited 60ms for memory: back to its soft limit",
+        );
+    }
+
+    #[test]
+    fn what_keeps_memory_from_growing_is_said_in_words() {
+        let check = |hold: GrowthHold, expect: &str| assert_eq!(hold.to_string(), expect);
+        check(
+            GrowthHold::Hurt { ago: Micros::millis(1_500) },
+            "the machine's reclaim took pages that were in use, 1.5s ago: memory does not grow yet",
+        );
+        check(
+            GrowthHold::FilesComeBack { over: Micros::secs(3) },
+            "for 3s programs have been reading back more of their files than usual: memory grows when that is over",
+        );
+        check(
+            GrowthHold::HurtBefore { free: Bytes::mib(300), mark: Bytes::mib(256) },
+            "growth hurt other programs before: it is slow while less than 256MiB of the machine's memory would be left, of 300MiB now",
         );
     }
 

@@ -56,6 +56,7 @@ impl ViewTable {
             mem_free_before: self.mem_free[1],
             low_mark: node.low_mark,
             high_mark: node.high_mark,
+            growth_hold: self.growth_hold(i, node),
         };
         let rule = inputs.rule(&view);
         let changes = slot.history.iter().copied().collect();

@@ -4,15 +4,14 @@
 //! `workingset_restore_file` nor PSI says so (mm/workingset.c `lru_gen_refault`). `workingset_refault_file` does, but counts a file larger
 //! than memory that is read twice just the same.
 //!
-//! Approach: what comes back while views give nothing away is usual. More than that, for a while and beside a search of the machine's
+//! Approach: what comes back to a cgroup at its own limit is its own affair, however much it reads: the kernel takes its own pages for it.
+//! Of the rest, what comes back while views give nothing away is usual. More than that, for a while and beside a search of the machine's
 //! pages, is what views cost. They fall, and wait until it is over. What goes on for a minute all the same is not theirs, and usual.
 
 use super::memory::{ReclaimCost, grew, is_for_the_machine};
 use elbowroom_types::sample::ReclaimCounters;
 use elbowroom_types::unit::Micros;
 
-/// Pages a second beyond twice the usual that are noise: 1 MiB. A slow disk gives back no more than a few, and they are waited for.
-const NOISE: u64 = 256;
 /// For how long more come back before views fall: a program that starts has its files back sooner.
 const HURTS_AFTER: Micros = Micros::secs(2);
 /// After how long what comes back is usual, whatever views do.
@@ -30,7 +29,12 @@ pub(super) struct FileRefaults {
 impl FileRefaults {
     /// Whether more come back than usual, by the machine's own doing: nothing should grow.
     pub(super) fn are_many(&self, now: &ReclaimCounters) -> bool {
-        self.more_since.is_some_and(|(_, before)| is_for_the_machine(&before, now))
+        self.more_since.is_some_and(|(_, before)| are_for_the_machine(&before, now))
+    }
+
+    /// Since when more come back.
+    pub(super) fn since(&self) -> Option<Micros> {
+        self.more_since.map(|(since, _)| since)
     }
 
     /// Looks at what came back from `before`, `period` ago, to `now`, which is `at`. `gives`: some view is above its soft limit. What it
@@ -41,9 +45,9 @@ impl FileRefaults {
         (at, period): (Micros, Micros),
         gives: bool,
     ) -> Option<(ReclaimCost, Micros)> {
-        let came_back = grew(before, now, |counters| counters.refaulted_files);
+        let came_back = refaulted(before, now);
         let rate = came_back.saturating_mul(1_000_000) / period.get().max(1);
-        if rate <= self.usual.saturating_mul(2).saturating_add(NOISE) {
+        if rate <= self.usual.saturating_mul(2).saturating_add(ReclaimCounters::FEW_REFAULTS) {
             self.more_since = None;
             let fallen = self.usual - self.usual / 8;
             self.usual = if gives { fallen.max(rate.min(self.usual)) } else { fallen.max(rate) };
@@ -55,10 +59,22 @@ impl FileRefaults {
             *self = Self { usual: rate, more_since: None };
             return None;
         }
-        let hurts = gives && lasts >= HURTS_AFTER && is_for_the_machine(&first, now);
-        let lost = grew(&first, now, |counters| counters.refaulted_files);
-        hurts.then_some((ReclaimCost { lost, stalled: None }, lasts))
+        let hurts = gives && lasts >= HURTS_AFTER && are_for_the_machine(&first, now);
+        hurts.then_some((ReclaimCost { lost: refaulted(&first, now), stalled: None }, lasts))
     }
+}
+
+/// What came back to cgroups that are not at their own limit.
+fn refaulted(before: &ReclaimCounters, now: &ReclaimCounters) -> u64 {
+    let at_limits = grew(before, now, |counters| counters.refaulted_at_limits);
+    grew(before, now, |counters| counters.refaulted_files).saturating_sub(at_limits)
+}
+
+/// Whether those were lost to a search for the machine. One for limits, however large, is explained where pages came back at limits.
+fn are_for_the_machine(before: &ReclaimCounters, now: &ReclaimCounters) -> bool {
+    let explained = grew(before, now, |counters| counters.refaulted_at_limits) > 0;
+    let searched = grew(before, now, |counters| counters.scanned) > 0;
+    searched && explained || is_for_the_machine(before, now)
 }
 
 #[cfg(test)]
@@ -91,10 +107,22 @@ mod tests {
             gives: bool,
             scans: (u64, u64),
         ) -> Option<usize> {
+            self.falls_at_limits(looks, (pages, 0), gives, scans)
+        }
+
+        /// The same where so many of the pages come back to cgroups at their own limit.
+        fn falls_at_limits(
+            &mut self,
+            looks: usize,
+            (pages, at_limits): (u64, u64),
+            gives: bool,
+            scans: (u64, u64),
+        ) -> Option<usize> {
             (1..=looks).find(|_| {
                 let before = self.now;
                 self.at = self.at.saturating_add(LOOK);
                 self.now.refaulted_files += pages;
+                self.now.refaulted_at_limits += at_limits;
                 self.now.scanned += scans.0;
                 self.now.scanned_for_limits += scans.1;
                 self.refaults.look((&before, &self.now), (self.at, LOOK), gives).is_some()
@@ -150,5 +178,20 @@ mod tests {
         assert_eq!(looks.falls_beside(4, 90_000, true, (10, 9_000)), None);
         assert!(!looks.many(), "others grow on");
         assert_eq!(Looks::new().falls_beside(1_000, 9_000, true, (0, 0)), None, "no search at all");
+    }
+
+    #[test]
+    fn what_comes_back_at_a_cgroups_own_limit_neither_takes_views_back_nor_hides_what_others_lose() {
+        let mut looks = Looks::new();
+        for _ in 0..20 {
+            assert_eq!(looks.falls_at_limits(12, (90_000, 90_000 - 64), true, (9_000, 900_000)), None);
+            assert!(!looks.many(), "a burst of three seconds, and the machine looks for pages too");
+            assert_eq!(looks.falls(4, 0, true), None);
+        }
+        assert_eq!(
+            looks.falls_at_limits(100, (90_000, 90_000 - 65), true, (1, 900_000)),
+            Some(8),
+            "1 MiB a second is not its own"
+        );
     }
 }

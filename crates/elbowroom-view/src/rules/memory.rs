@@ -20,7 +20,8 @@
 //! On a machine that has been up for a while nearly all memory that programs do not use is page cache, and `MemFree` stays at the
 //! watermarks. With [`ViewPolicy::reclaimable_memory`] `c_free` is what could be had: `MemAvailable`, the kernel's own estimate
 //! (mm/show_mem.c `si_mem_available`), less what is protected. What reclaim then takes may still be a file that a neighbour reads again and
-//! again, so effective memory also falls back when reclaim hurts ([`reclaim_cost`]).
+//! again, so effective memory also falls back when reclaim hurts ([`reclaim_cost`], `file_refaults.rs`), and grows slowly beyond what hurt
+//! (`harm_mark.rs`).
 //!
 //! The machine is not the only thing that can be sold twice: so can the limit of a group above containers, such as a pod's or
 //! `kubepods`'. Growth inside one is bounded by what no container inside has taken or been promised. A group has no way back down,
@@ -382,14 +383,14 @@ mod tests {
                 scanned: 7_000 + scanned,
                 scanned_for_limits: 7_000 + scanned_for_limits,
                 lost: 7_000 + lost,
-                refaulted_files: 0,
+                ..ReclaimCounters::default()
             };
             let before = ReclaimCounters {
                 stalled: stalled.map(|_| Micros::millis(1_000)),
                 scanned: 7_000,
                 scanned_for_limits: 7_000,
                 lost: 7_000,
-                refaulted_files: 0,
+                ..ReclaimCounters::default()
             };
             assert_eq!(reclaim_cost(&before, &now, period).is_some(), expect, "{now:?}");
         };

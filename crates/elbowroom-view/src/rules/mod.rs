@@ -33,6 +33,7 @@ pub mod cpu;
 mod explain;
 mod explain_view;
 mod file_refaults;
+mod harm_mark;
 pub mod hierarchy;
 pub mod memory;
 mod policy;
@@ -44,7 +45,8 @@ mod views;
 pub mod waterfill;
 
 pub use explain::{
-    CpuUtilization, MAX_VIEW_CHANGES, ViewChange, ViewChangeReason, ViewDelta, ViewExplanation, ViewInputs,
+    CpuUtilization, GrowthHold, MAX_VIEW_CHANGES, ViewChange, ViewChangeReason, ViewDelta, ViewExplanation,
+    ViewInputs,
 };
 pub use policy::{CpuRule, ViewPolicy};
 pub use views::ViewTable;

@@ -112,8 +112,8 @@ impl ViewTable {
             self.cpu_period += 1;
             self.cpu_began.begin(tick);
         }
-        if length.is_some() {
-            self.step_memory(tick.reclaim.as_ref(), changes);
+        if let Some(length) = length {
+            self.step_memory(tick.reclaim.as_ref(), length, changes);
         }
         let dozed = self.policy.idle_siblings && self.retire_idle_groups(tick.now);
         woke || dozed

@@ -1,6 +1,7 @@
 //! The memory part of a tick: what reclaim costs, and which containers may grow.
 
-use super::explain::{ViewChange, ViewChangeReason};
+use super::explain::{GrowthHold, ViewChange, ViewChangeReason};
+use super::harm_mark::HarmMark;
 use super::memory;
 use super::slots::ViewSlot;
 use super::tick::MachineReadings;
@@ -27,18 +28,52 @@ impl ViewTable {
         let period = at.saturating_sub(since);
         let gives = self.above_soft.len() > 0;
         let by_refaults = self.file_refaults.look((&before, now), (at, period), gives);
-        memory::reclaim_cost(&before, now, period).map(|cost| (cost, period)).or(by_refaults)
+        let hurt = memory::reclaim_cost(&before, now, period).map(|cost| (cost, period)).or(by_refaults);
+        if hurt.is_some() && gives {
+            let views =
+                (0..self.above_soft.len()).filter_map(|k| self.slot(self.above_soft.at(k))?.view.as_ref());
+            let given = views.map(|view| view.memory.saturating_sub(view.memory_soft)).sum();
+            self.harm_mark = HarmMark::new(self.left_unharmed, given);
+        } else if !self.file_refaults.are_many(now) {
+            self.left_unharmed = self.mem_free[0];
+        }
+        hurt
     }
 
-    /// Whether nothing may grow after reclaim hurt, or while more files' pages come back than usual.
-    fn rests(&self, at: Micros) -> bool {
-        self.reclaim_hurt_at.is_some_and(|hurt| at.saturating_sub(hurt) < memory::REST)
-            || self.reclaim.is_some_and(|(_, now)| self.file_refaults.are_many(&now))
+    /// Why nothing may grow: reclaim hurt, or more files' pages come back than usual.
+    fn rest(&self) -> Option<GrowthHold> {
+        let ago = |then: Micros| self.now().saturating_sub(then);
+        let hurt = self.reclaim_hurt_at.map(ago).filter(|ago| *ago < memory::REST);
+        let many = self.reclaim.is_some_and(|(_, now)| self.file_refaults.are_many(&now));
+        let since = self
+            .file_refaults
+            .since()
+            .filter(|_| many)
+            .map(|since| GrowthHold::FilesComeBack { over: ago(since) });
+        since.or(hurt.map(|ago| GrowthHold::Hurt { ago }))
+    }
+
+    /// What keeps the memory of a container that fills it from growing, where it is what growth costs others.
+    pub(super) fn growth_hold(&self, i: u32, node: &NodeProperties) -> Option<GrowthHold> {
+        if !self.pressed.contains(i) {
+            return None;
+        }
+        let is_marked = || {
+            let (asked, left) = self.memory_requested_and_available(node);
+            asked > left && self.harm_mark.left() > node.high_mark
+        };
+        let marked = || GrowthHold::HurtBefore { free: self.mem_free[0], mark: self.harm_mark.left() };
+        self.rest().or_else(|| is_marked().then(marked))
     }
 
     /// One period of Algorithm 2 for every container it can move: where memory is gone or reclaim hurts those above their soft limit,
     /// else those that fill what they have.
-    pub(super) fn step_memory(&mut self, reclaim: Option<&ReclaimCounters>, changes: &mut Vec<ViewChange>) {
+    pub(super) fn step_memory(
+        &mut self,
+        reclaim: Option<&ReclaimCounters>,
+        length: Micros,
+        changes: &mut Vec<ViewChange>,
+    ) {
         let Some(node) = self.node.take() else { return };
         let (at, free) = (self.now(), self.mem_free[0]);
         let hurt = reclaim.filter(|_| self.policy.reclaimable_memory).and_then(|now| self.reclaim_cost(now));
@@ -47,8 +82,8 @@ impl ViewTable {
         } else if let Some((memory::ReclaimCost { lost, stalled }, period)) = hurt {
             self.reclaim_hurt_at = Some(at);
             self.reset_memory(ViewChangeReason::ReclaimHurts { lost, stalled, period }, changes);
-        } else if !self.rests(at) {
-            self.grow_memory(&node, changes);
+        } else if self.pressed.len() > 0 && self.rest().is_none() {
+            self.grow_memory(&node, length, changes);
         }
         self.node = Some(node);
     }
@@ -66,12 +101,12 @@ impl ViewTable {
     }
 
     /// Containers that fill what they have grow.
-    fn grow_memory(&mut self, node: &NodeProperties, changes: &mut Vec<ViewChange>) {
-        if self.pressed.len() == 0 {
-            return;
-        }
+    fn grow_memory(&mut self, node: &NodeProperties, length: Micros, changes: &mut Vec<ViewChange>) {
         let (at, free) = (self.now(), self.mem_free[0]);
         let (asked, left) = self.memory_requested_and_available(node);
+        if asked > left {
+            self.harm_mark.wear(length);
+        }
         self.update_overcommitted(node);
         for k in (0..self.pressed.len()).rev() {
             let i = self.pressed.at(k);
@@ -131,7 +166,8 @@ impl ViewTable {
             true => self.slots.iter().flatten().map(reserved).sum(),
             false => Bytes::ZERO,
         };
-        let spoken_for = promised.saturating_add(reserved).saturating_add(node.high_mark);
+        let kept_free = node.high_mark.max(self.harm_mark.left());
+        let spoken_for = promised.saturating_add(reserved).saturating_add(kept_free);
         (asked, free.saturating_sub(spoken_for))
     }
 

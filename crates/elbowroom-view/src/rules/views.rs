@@ -2,6 +2,7 @@
 
 use super::explain::{ViewChange, ViewChangeReason, ViewDelta};
 use super::file_refaults::FileRefaults;
+use super::harm_mark::HarmMark;
 use super::hierarchy::{CpuEntitlement, SchedGroup};
 use super::slots::{SlotIndex, SlotSet, ViewSlot};
 use super::tick::MachineReadings;
@@ -68,8 +69,10 @@ pub struct ViewTable {
     /// Reclaim as last read, and when.
     pub(super) reclaim: Option<(Micros, ReclaimCounters)>,
     pub(super) file_refaults: FileRefaults,
-    /// When reclaim last hurt.
+    /// When reclaim last hurt, what must be left since, and what was left when no harm was seen last.
     pub(super) reclaim_hurt_at: Option<Micros>,
+    pub(super) harm_mark: HarmMark,
+    pub(super) left_unharmed: Bytes,
     /// Groups that ticks of the running CPU period named.
     pub(super) sampled_groups: Vec<u32>,
     pub(super) scratch: waterfill::FillScratch,
@@ -143,6 +146,8 @@ impl ViewTable {
             reclaim: None,
             file_refaults: FileRefaults::default(),
             reclaim_hurt_at: None,
+            harm_mark: HarmMark::default(),
+            left_unharmed: Bytes::ZERO,
             scratch: waterfill::FillScratch::default(),
             demands: Vec::new(),
             unused_per_cpu: Vec::new(),

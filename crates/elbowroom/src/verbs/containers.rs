@@ -336,6 +336,9 @@ pub(super) fn explanation_text(explanation: &Explanation, now: Micros) -> String
     ] {
         let _ = writeln!(text, "{key:<17} {value}");
     }
+    if let Some(hold) = inputs.growth_hold {
+        let _ = writeln!(text, "{:<17} {hold}", "does not grow");
+    }
     text.push_str(&changes_text(changes, now));
     explanation.memory.iter().for_each(|status| {
         text.push_str(&memory::memory_explanation(status, explanation.container.verdict.status, now))
@@ -428,6 +431,27 @@ mod tests {
         found[0].verdict.status = VerdictStatus::Throttled;
         worst_first(&mut found);
         assert_eq!(found.map(|c| c.name.unwrap_or_default()), ["web", "app-1", "app-2"]);
+    }
+
+    #[test]
+    fn explain_says_what_keeps_memory_from_growing() {
+        let inputs = serde_json::json!({
+            "online": 2, "cpu_share": null, "weight": 1, "weight_sum": 1, "fair": 1_000, "quota": "max", "quota_of": null, "cpuset": "0-1",
+            "memory_hard_of": null, "period": null, "used": 0, "throttled": null, "slack": null, "usage": 0, "usage_before": 0,
+            "mem_free": 0, "mem_free_before": 0, "low_mark": 0, "high_mark": 0,
+            "growth_hold": {"why": "hurt_before", "free": 300 << 20, "mark": 256 << 20}
+        });
+        let container = container(1, true);
+        let explain = serde_json::json!({
+            "id": 1, "path": "/docker/web", "view": container.view, "inputs": inputs, "rule": "", "changes": []
+        });
+        let explain = serde_json::from_value(explain).unwrap();
+        let explanation =
+            Explanation { container, explain, disk: Vec::new(), memory: None, over_quota: Vec::new() };
+        let text = explanation_text(&explanation, Micros::ZERO);
+        let expect =
+            "\ndoes not grow     growth hurt other programs before: it is slow while less than 256MiB of";
+        assert!(text.contains(expect), "{text}");
     }
 
     #[test]
