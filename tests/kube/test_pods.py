@@ -1,7 +1,10 @@
 """Pods on a node with an agent, and what becomes of them there."""
 
+import time
+
 from kit.container import cpu_list, meminfo
 from kit.wait import always, eventually
+from test_node import promise
 
 MIB = 1 << 20
 
@@ -47,6 +50,23 @@ def test_what_a_pod_requests_is_what_it_is_owed(new_pod, speaker, agent):
     # The next one of a rollout would find them.
     assert owed(guaranteed) == ("elbowroom-kube", {"weight": 50, "tier": 1}, 64 * MIB)
     eventually(lambda: owed(guaranteed) == (None, None, None), within=30)
+
+
+def test_labels_that_another_program_gives_stay(new_pod, speaker):
+    pod = new_pod("contested", requests={"memory": "64Mi"})
+    given_by = lambda: pod.show()["labels_by"]
+    # What elbowroom-kube knows of labels is up to two seconds old: it looks when these are given already.
+    for moment in (0.2, 0.4, 0.6, 0.8):
+        promise(pod, None)
+        time.sleep(moment)
+        promise(pod, "48MiB")
+        always(lambda: given_by() == "a test", during=3, every=0.3)
+    promise(pod, None)
+    eventually(lambda: given_by() == "elbowroom-kube")
+    promise(pod, "48MiB")
+    assert speaker.stop() == 0
+    # Longer than it lets its own labels linger.
+    always(lambda: given_by() == "a test", during=5, every=0.5)
 
 
 def test_annotations_are_followed_when_they_change(new_pod, speaker, agent):

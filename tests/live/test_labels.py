@@ -103,6 +103,19 @@ def test_labels_lapse_unless_they_are_given_again(agent, start):
     assert agent.row(kept)["labels_by"] == "a test"
 
 
+def test_labels_of_another_program_stay_where_that_is_wanted(agent, start):
+    container = start()
+    agent.attached(container)
+    weight = lambda row: (row["labels_by"], row["labels"]["priority"]["weight"])
+    theirs = lambda weight, **more: given(agent, container, promised=[("priority", weight)], by="another", keep_others=True, **more)
+    assert weight(theirs("7")) == ("another", 7)
+    assert weight(theirs("8")) == ("another", 8), "its own do not stay"
+    assert weight(given(agent, container, promised=[("priority", "50")])) == ("a test", 50)
+    assert weight(theirs("7")) == weight(theirs("7", for_seconds=0)) == ("a test", 50)
+    agent.ask({"unlabel": container.name})
+    assert weight(theirs("7")) == ("another", 7)
+
+
 def test_nobody_is_given_labels_by_mistake(agent, start):
     container = start()
     agent.attached(container)

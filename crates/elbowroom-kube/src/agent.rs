@@ -127,6 +127,8 @@ enum AgentCommand<'a> {
         labels: &'a PodLabels,
         #[serde(skip_serializing_if = "Option::is_none")]
         for_seconds: Option<u64>,
+        /// What is known of labels here is old when these are given: another program's word may be newer, and stays.
+        keep_others: bool,
     },
 }
 
@@ -174,7 +176,8 @@ impl AgentClient {
             .with_context(|| format!("asking the agent on {}", path.display()))
     }
 
-    /// Gives a container labels, for `for_seconds` or as long as it runs. Returns the agent's reason where it refuses that.
+    /// Gives a container labels, for `for_seconds` or as long as it runs, unless another program's are there. Returns the agent's
+    /// reason where it refuses that.
     pub(crate) async fn label(
         &self,
         container: &str,
@@ -188,8 +191,9 @@ impl AgentClient {
         let path = self.run_dir.join("agent.sock");
         let asking = async {
             let mut stream = UnixStream::connect(&path).await?;
-            let mut line =
-                serde_json::to_vec(&AgentCommand::Label { container, by: LABELS_BY, labels, for_seconds })?;
+            let command =
+                AgentCommand::Label { container, by: LABELS_BY, labels, for_seconds, keep_others: true };
+            let mut line = serde_json::to_vec(&command)?;
             line.push(b'\n');
             stream.write_all(&line).await?;
             let mut answer = Vec::new();
@@ -220,12 +224,14 @@ mod tests {
             asked: BTreeMap::new(),
         };
         let line = |for_seconds| {
-            let asked = AgentCommand::Label { container: "abc", by: LABELS_BY, labels: &labels, for_seconds };
+            let (container, keep_others) = ("abc", true);
+            let asked =
+                AgentCommand::Label { container, by: LABELS_BY, labels: &labels, for_seconds, keep_others };
             serde_json::to_string(&asked).unwrap()
         };
         let given = r#"{"label":{"container":"abc","by":"elbowroom-kube","promised":{"elbowroom.dev/priority":"50"},"asked":{}"#;
-        assert_eq!(line(None), format!("{given}}}}}"));
-        assert_eq!(line(Some(120)), format!(r#"{given},"for_seconds":120}}}}"#));
+        assert_eq!(line(None), format!(r#"{given},"keep_others":true}}}}"#));
+        assert_eq!(line(Some(120)), format!(r#"{given},"for_seconds":120,"keep_others":true}}}}"#));
     }
 
     #[test]

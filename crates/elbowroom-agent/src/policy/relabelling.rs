@@ -11,9 +11,12 @@ use elbowroom_types::unit::Micros;
 use std::collections::BTreeMap;
 
 impl PolicyLoop {
-    /// Gives a container labels.
+    /// Gives a container labels, unless those of another program stay.
     pub(super) fn label(&mut self, id: CgroupId, labelling: LabelRequest) {
-        let LabelRequest { by, promised, asked, for_seconds, .. } = labelling;
+        let LabelRequest { by, promised, asked, for_seconds, keep_others, .. } = labelling;
+        if keep_others && self.pipeline.labels.given_by(id).is_some_and(|other| other != by) {
+            return;
+        }
         let read = |labels: &BTreeMap<String, String>, policy| {
             ContainerLabels::parse(labels.iter().map(|(key, value)| (key.as_str(), value.as_str())), policy)
         };

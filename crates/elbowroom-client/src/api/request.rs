@@ -98,6 +98,10 @@ pub struct LabelRequest {
     /// How long they count, in seconds; as long as the container runs where it is not said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_seconds: Option<u64>,
+    /// Whether labels that another program gave it stay, and these are not given. A program that gives labels again and again does not
+    /// undo an operator's word by that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_others: bool,
 }
 
 /// A container that is about to run.
