@@ -160,12 +160,15 @@ def processes(root, path):
     return []
 
 
+SLEEP = ("/busybox", "sleep", "infinity")
+
+
 @pytest.fixture
 def new_pod(cluster, agent):
     """Makes pods: `new_pod("web", requests={...}, limits={...}, annotations={...})`."""
     made = []
 
-    def new(name, requests=None, limits=None, annotations=None, command=("/busybox", "sleep", "infinity"), node=NODE, wait=True):
+    def new(name, requests=None, limits=None, annotations=None, command=SLEEP, node=NODE, wait=True, sidecar=None):
         container = {
             "name": "app", "image": IMAGE, "imagePullPolicy": "Never", "command": list(command),
             "resources": {"requests": requests or {}, "limits": limits or {}},
@@ -174,6 +177,9 @@ def new_pod(cluster, agent):
             "hostNetwork": True, "containers": [container], "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False, "enableServiceLinks": False, **({"nodeName": node} if node else {}),
         }  # fmt: skip
+        if sidecar:
+            limited = {"name": "side", "command": list(SLEEP), "restartPolicy": "Always", "resources": {"limits": sidecar}}
+            spec["initContainers"] = [{**container, **limited}]
         meta = {"name": name, "annotations": annotations or {}}
         # The account that a new namespace's pods run as comes from a controller.
         eventually(lambda: cluster.get("serviceaccount", "default"), within=30)
