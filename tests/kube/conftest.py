@@ -163,7 +163,10 @@ def processes(root, path):
     return []
 
 
-def make_pod(cluster, name, requests=None, limits=None, annotations=None, command=("/busybox", "sleep", "infinity"), node=NODE, wait=True):
+SLEEP = ("/busybox", "sleep", "infinity")
+
+
+def make_pod(cluster, name, requests=None, limits=None, annotations=None, command=SLEEP, node=NODE, wait=True, sidecar=None):
     """Makes a pod and, with `wait`, waits until it runs; its uid."""
     container = {
         "name": "app", "image": IMAGE, "imagePullPolicy": "Never", "command": list(command),
@@ -173,6 +176,9 @@ def make_pod(cluster, name, requests=None, limits=None, annotations=None, comman
         "hostNetwork": True, "containers": [container], "terminationGracePeriodSeconds": 0,
         "automountServiceAccountToken": False, "enableServiceLinks": False, **({"nodeName": node} if node else {}),
     }  # fmt: skip
+    if sidecar:
+        limited = {"name": "side", "command": list(SLEEP), "restartPolicy": "Always", "resources": {"limits": sidecar}}
+        spec["initContainers"] = [{**container, **limited}]
     meta = {"name": name, "annotations": annotations or {}}
     # The account that a new namespace's pods run as comes from a controller.
     eventually(lambda: cluster.get("serviceaccount", "default"), within=30)

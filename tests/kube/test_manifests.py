@@ -120,12 +120,26 @@ def test_the_account_only_raises_limits_and_of_pods_of_its_node_that_allow_it(cl
 
     bound = {"elbowroom.dev/cpu-max": "400m"}
     alone = new_pod("alone", limits={"cpu": "100m"})
-    bounded = new_pod("bounded", limits={"cpu": "100m"}, annotations=bound)
+    bounded = new_pod("bounded", limits={"cpu": "100m"}, annotations=bound, sidecar={"cpu": "100m"})
     # The policy counts a moment after it is there.
     eventually(lambda: "only pods of the node that it runs on" in resize(bounded, "101m", "another"), within=30, every=0.5)
     assert "only pods that allow it by an annotation" in resize(alone, "200m")
     assert resize(bounded, "200m") == ""
     assert "only raises limits" in resize(bounded, "150m")
+    others = {
+        "a limit where there was none": {"containers": [{"name": "app", "resources": {"limits": {"memory": "8Mi"}}}]},
+        "its part of busy CPUs": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "1m"}}}]},
+        "a sidecar's limit": {"initContainers": [{"name": "side", "resources": {"limits": {"cpu": "1m"}, "requests": {"cpu": "1m"}}}]},
+    }
+    path = f"namespaces/default/pods/{bounded.name}/resize"
+    answers = {what: cluster.patch(path, {"spec": spec}, **account(NODE)) for what, spec in others.items()}
+    assert [what for what, answer in answers.items() if "only raises limits" not in answer] == [], answers
+    # The class of such a pod stays only so.
+    whole = {"cpu": "50m", "memory": "32Mi"}
+    both = {of: {"cpu": "60m"} for of in ("limits", "requests")}
+    guaranteed = new_pod("guaranteed", whole, whole, bound)
+    path = f"namespaces/default/pods/{guaranteed.name}/resize"
+    assert cluster.patch(path, {"spec": {"containers": [{"name": "app", "resources": both}]}}, **account(NODE)) == ""
     cluster.kubectl("annotate", "namespace", "default", "elbowroom.dev/memory-max.app=1Gi")
     try:
         eventually(lambda: resize(alone, "200m") == "", within=20)

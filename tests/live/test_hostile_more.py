@@ -264,6 +264,47 @@ def test_what_is_said_from_a_deep_cgroup_is_known_at_once(agent, start, many, ru
     try:
         busy, late = hardly_notices(lambda: busy_and_late(process, neighbour, 8), quiet + 0.3, before + 0.5 * PATIENCE)
     finally:
-        end()
+        written = end().strip()
     print(f"quiet: {quiet:.2f} CPUs, a neighbour is {before:.3f} s late")
-    print(f"attacked: {busy:.2f} CPUs, {late:.3f} s")
+    print(f"attacked by {written} writes: {busy:.2f} CPUs, {late:.3f} s")
+
+
+# One after the other, so that the kernel tells of each of them.
+WRITES = """
+import os, sys, threading
+written, depth = 0, int(sys.argv[2])
+threading.Thread(target=lambda: (sys.stdin.read(), print(written, flush=True), os._exit(0))).start()
+files, at = [], os.open(sys.argv[1], os.O_PATH)
+for _ in range(depth):
+    at = os.open("a", os.O_PATH, dir_fd=at)
+    files.append(os.open("cpuset.memory_migrate", os.O_WRONLY, dir_fd=at))
+while True:
+    for file in files:
+        os.pwrite(file, b"0", 0)
+        written += 1
+"""
+
+
+@pytest.mark.skipif(cgroup.V2, reason="in v2 a cpuset is below a cgroup without processes alone")
+def test_settings_written_without_a_pause_cost_their_tenant_its_turn(agent, start, many):
+    """In each of many cgroups in each other: a cpuset counts for all that are below it."""
+    attacker, neighbour = start(), start("--memory", "512MiB")
+    for container in (attacker, neighbour):
+        agent.attached(container)
+    top, depth, process = attacker.directory(cgroup.ROOT / "cpuset"), 900, role(agent, "policy")
+    for hierarchy in ("cpu", "cpuset"):
+        at = attacker.directory(cgroup.ROOT / hierarchy)
+        for _ in range(depth):
+            many(at, ["a"])
+            at /= "a"
+    # They are taken in bit by bit.
+    time.sleep(20 * PATIENCE)
+    quiet, before = busy_and_late(process, neighbour, 4)
+    end = attacker.background("/usr/bin/python3", "-c", WRITES, top, depth)
+    try:
+        # A twentieth is the tenant's turn.
+        busy, late = hardly_notices(lambda: busy_and_late(process, neighbour, 8), quiet + 0.15, before + 0.5 * PATIENCE)
+    finally:
+        written = end().strip()
+    print(f"quiet: {quiet:.2f} CPUs, a neighbour is {before:.3f} s late")
+    print(f"attacked: {busy:.2f} CPUs, {late:.3f} s; {written} writes")

@@ -25,7 +25,7 @@ const FILEID_KERNFS: i32 = 0xfe;
 const CGROUP_MAGICS: [i64; 2] = [0x0027_e0eb, 0x6367_7270];
 
 /// Something that happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CgroupEvent {
     /// A cgroup came or went in this directory.
     Tree {

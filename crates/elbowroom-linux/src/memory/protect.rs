@@ -2,8 +2,9 @@
 //!
 //! On v2 a claim counts only as far as every cgroup above makes it too (mm/page_counter.c, `effective_protection`). So
 //! each cgroup above gets what its user set, plus what our claims below it add. It gets no less than the sum of all
-//! claims of containers below it, because a claim of a container's own user may have had no cover. Parents are raised
-//! before children and lowered after them: no claim of ours is ever without cover.
+//! claims of containers below it, because a claim of a container's own user may have had no cover. What a user of the host writes into
+//! a cgroup of its own gets no cover from us. Parents are raised before children and lowered after them: no claim of ours is ever without
+//! cover.
 
 use crate::cgroup::{CgroupController, CgroupDir, CgroupLayout, CgroupVersion};
 use crate::lease::{CgroupKnob, KnobError, LeaseError, LeaseOutcome, Leases, UnsetValue};
@@ -35,14 +36,18 @@ struct ContainerProtection {
 struct ProtectionClaim {
     /// What ours adds to its user's claim.
     added: u64,
-    /// What is claimed, by its user or by us, whichever is more.
+    /// What is claimed, by its user or by us, whichever is more: what the cgroups above have to cover.
     total: u64,
 }
 
 impl ProtectionClaim {
-    fn new(ours: u64, user: Option<u64>) -> Self {
+    /// `is_made_by_root`: what the container's user claims is an operator's or an engine's word.
+    fn new(ours: u64, user: Option<u64>, is_made_by_root: bool) -> Self {
         match user {
-            Some(user) if ours > 0 => Self { added: ours.saturating_sub(user), total: ours.max(user) },
+            Some(user) if ours > 0 => {
+                let total = if is_made_by_root { ours.max(user) } else { ours };
+                Self { added: ours.saturating_sub(user), total }
+            }
             // All of it is protected already, or it is not known.
             _ => Self { added: 0, total: ours },
         }
@@ -87,7 +92,8 @@ impl ProtectionWriter {
             };
             let user = leases.before(&knob).map_or_else(|| knob.read(), Ok);
             // Where all of it is protected already, or it is not known, nothing is added.
-            let claim = ProtectionClaim::new(order_pages(claim.get()), user.ok().and_then(Limit::value));
+            let user = user.ok().and_then(Limit::value);
+            let claim = ProtectionClaim::new(order_pages(claim.get()), user, layout.is_made_by_root(path));
             let shield = self
                 .claims_by_group
                 .entry(order.group)
@@ -235,4 +241,26 @@ pub(super) fn outcome(knob: &CgroupKnob, changed: Result<LeaseOutcome, LeaseErro
 /// The one that matters more.
 fn worse(a: memory::OrderOutcome, b: memory::OrderOutcome) -> memory::OrderOutcome {
     if a == memory::OrderOutcome::Done { b } else { a }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_user_writes_into_its_own_cgroup_is_covered_by_none_around_it() {
+        // Ours, its user's, whether root made it; what is added to it, and what the groups above have to cover.
+        for (ours, user, is_made_by_root, added, total) in [
+            (8, Some(0), true, 8, 8),
+            (8, Some(60), true, 0, 60),
+            (8, Some(60), false, 0, 8),
+            (8, Some(6), false, 2, 8),
+            (0, Some(60), true, 0, 0),
+            (0, Some(60), false, 0, 0),
+            (8, None, false, 0, 8),
+        ] {
+            let claim = ProtectionClaim::new(ours, user, is_made_by_root);
+            assert_eq!(claim, ProtectionClaim { added, total }, "{ours} {user:?} {is_made_by_root}");
+        }
+    }
 }

@@ -23,6 +23,8 @@ pub(super) struct PendingScans {
     pub(super) all: bool,
     listings: BTreeSet<GroupSlot>,
     pub(super) settings: BTreeSet<GroupSlot>,
+    /// Those whose settings are to be read with all below them, which are in it too.
+    below: BTreeSet<GroupSlot>,
     processes: BTreeSet<GroupSlot>,
 }
 
@@ -56,9 +58,13 @@ impl Sensor {
         let mut notices = Vec::new();
         self.watcher.drain(&mut notices);
         let mut chores = std::mem::take(&mut self.pending);
+        // A tenant writes as often as it likes, also into each of a thousand groups in each other.
+        notices.sort_unstable();
+        notices.dedup();
         for notice in notices {
             self.schedule(notice, &mut chores);
         }
+        chores.settings.append(&mut chores.below);
         let (at, took) = self.scanned_all;
         if chores.all && at.elapsed() >= took * SCAN_ALL_SHARE {
             tracing::info!(because = "notifications were lost", "looking at every cgroup again");
@@ -120,10 +126,10 @@ impl Sensor {
                     // the tenant's time: what it takes from others is seen with the rescan.
                     "cpuset.cpus.partition" | "cpuset.cpus.exclusive" => {
                         let from = self.tree.tenant(slot).unwrap_or(GroupTree::ROOT);
-                        chores.settings.extend(self.tree.subtree(from));
+                        self.tree.add_subtree(from, &mut chores.below);
                     }
                     // A cpuset takes effect on everything below it.
-                    name if name.starts_with("cpuset.") => chores.settings.extend(self.tree.subtree(slot)),
+                    name if name.starts_with("cpuset.") => self.tree.add_subtree(slot, &mut chores.below),
                     name if name.starts_with("cpu.") || name.starts_with("memory.") => {
                         chores.settings.insert(slot);
                     }

@@ -7,7 +7,7 @@ use crate::discover::StateStamp;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::{CgroupProperties, CgroupSettings};
 use elbowroom_types::unit::Micros;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::{Index, IndexMut};
 use std::path::{Path, PathBuf};
 
@@ -275,6 +275,16 @@ impl GroupTree {
             next += 1;
         }
         slots
+    }
+
+    /// Adds the group and everything below it to `to`, in which there is with each group everything below that.
+    pub(super) fn add_subtree(&self, top: GroupSlot, to: &mut BTreeSet<GroupSlot>) {
+        let mut next = vec![top];
+        while let Some(slot) = next.pop() {
+            if to.insert(slot) {
+                next.extend(&self[slot].children);
+            }
+        }
     }
 
     /// Marks that what is visible changed.

@@ -370,6 +370,13 @@ fn protection_reaches_through_every_group_above_and_goes_with_us() {
                 actuator.protect(&mut leases, &protect(claim * MIB, soft), &room.path());
                 assert_eq!(low(&room), expect, "{claim} without cover");
             }
+            // What a user of the host writes into a cgroup that it made gets none.
+            room.give_above_to(1_000);
+            for (claim, expect) in [(5, mib(10, 5)), (30, mib(30, 30)), (0, mib(10, 0))] {
+                actuator.protect(&mut leases, &protect(claim * MIB, soft), &room.path());
+                assert_eq!(low(&room), expect, "{claim} in a user's cgroup");
+            }
+            room.give_above_to(0);
             room.write_above("memory.low", &(50 * MIB).to_string());
             // Another program's value of a group above stays, and the container's own is still ours.
             actuator.protect(&mut leases, &protect(60 * MIB, soft), &room.path());
