@@ -4,6 +4,8 @@ A container that goes too far is named in `alerts`, `explain` and the log, once.
 
 import json
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -308,3 +310,50 @@ def test_settings_written_without_a_pause_cost_their_tenant_its_turn(agent, star
         written = end().strip()
     print(f"quiet: {quiet:.2f} CPUs, a neighbour is {before:.3f} s late")
     print(f"attacked: {busy:.2f} CPUs, {late:.3f} s; {written} writes")
+
+
+HOGS = """
+import mmap, os, sys, time
+for directory in sys.argv[1:]:
+    if not os.fork():
+        open(f"{directory}/cgroup.procs", "w").write("0")
+        while True:
+            with mmap.mmap(-1, 1 << 20) as memory:
+                for at in range(0, 1 << 20, 4096):
+                    memory[at] = 1
+            time.sleep(0.06)
+sys.stdin.read()
+os.killpg(0, 9)
+"""
+
+
+@pytest.mark.skipif(not cgroup.V2, reason="v1 tells of kills alone")
+def test_containers_that_are_always_at_their_limits_are_looked_at_in_their_tenants_turn(new_agent, hand_made, many):
+    """A write to `memory.events` may be a kill."""
+    top = hand_made("elbowroom-test-live-hogs").directories[0]
+    agent, names = new_agent(containers='cgroups = ["/elbowroom-test-live-hogs"]').start(), [f"{n:064x}" for n in range(240)]
+    (top / "cgroup.subtree_control").write_text("+memory")
+    many(top, ["docker"])
+    (top / "docker/cgroup.subtree_control").write_text("+memory")
+    many(top / "docker", names)
+    eventually(lambda: len(agent.list()) >= 1 + len(names), within=60)
+    process = role(agent, "policy")
+    words = [sys.executable, "-c", HOGS, *(str(top / "docker" / name) for name in names)]
+    hogs = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
+
+    def busy():
+        used, begin = cpu_seconds(process), time.monotonic()
+        time.sleep(10)
+        return (cpu_seconds(process) - used) / (time.monotonic() - begin), 0
+
+    try:
+        time.sleep(8)
+        quiet, _ = busy()
+        for name in names:
+            (top / "docker" / name / "memory.high").write_text("500K")
+        attacked, _ = hardly_notices(busy, quiet + 0.2, 1)
+    finally:
+        hogs.stdin.close()
+        hogs.wait()
+        eventually(lambda: "populated 0" in (top / "cgroup.events").read_text())
+    print(f"quiet: {quiet:.2f} CPUs; attacked: {attacked:.2f} CPUs")

@@ -33,8 +33,16 @@ impl PolicyLoop {
         self.read_suspects(now);
     }
 
+    /// In its tenant's turn: the kernel tells also of a container that is at its limit all the time, and a tenant has many in itself.
     fn read_suspects(&mut self, now: Micros) {
-        self.verdicts.suspects(now).into_iter().for_each(|id| self.read_kills(id, now));
+        for id in self.verdicts.suspects(now) {
+            let (known, verdicts) = (self.kill_context(id, now), &mut self.verdicts);
+            match self.sensor.in_turn(id, |_| verdicts.read_kills(id, &known)) {
+                Some(true) => self.judge_kills(id, now),
+                Some(false) => {}
+                None => self.verdicts.suspect(id, now),
+            }
+        }
     }
 
     /// Looks at one container's counter, and judges it anew where it grew.

@@ -214,6 +214,14 @@ impl VerdictWatch {
         suspects.map(|(id, _)| *id).collect()
     }
 
+    /// Has a container's counter looked at later.
+    pub(super) fn suspect(&mut self, id: CgroupId, now: Micros) {
+        if let Some(watched) = self.watched.get_mut(&id) {
+            watched.suspect_until = now.saturating_add(SUSPECT_FOR);
+            self.looking_until = self.looking_until.max(watched.suspect_until);
+        }
+    }
+
     /// Notes what helps a container that was killed.
     pub(super) fn set_command(&mut self, id: CgroupId, command: Option<String>) {
         if let Some(watched) = self.watched.get(&id) {
@@ -507,6 +515,17 @@ mod tests {
             [Limit::At(Bytes::mib(512)), Limit::Max],
             "a group below it was full"
         );
+    }
+
+    #[test]
+    fn a_counter_that_had_no_turn_is_looked_at_later() {
+        let mut watch = VerdictWatch::open().unwrap();
+        add(&mut watch, 1, "/elbowroom-test-none/web", 1, 1);
+        let (at, later) = (Micros::secs(9), Micros::secs(9).saturating_add(SUSPECT_FOR));
+        assert!(watch.suspects(at).is_empty() && !watch.is_looking(at));
+        watch.suspect(CgroupId(1), at);
+        assert!(watch.suspects(later) == [CgroupId(1)] && watch.is_looking(later));
+        assert!(watch.suspects(later.saturating_add(Micros(1))).is_empty());
     }
 
     #[test]
