@@ -40,7 +40,7 @@ PYTEST := $(PYTHON) -m pytest -p no:cacheprovider -rs $(PYTEST_ARGS)
 
 # The steps of a target run one after another: a figure taken while the next thing compiles is no figure.
 .NOTPARALLEL:
-.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live live-programs live-tests vm-test kernels-test soak engines-test engines-bench kube-test runtimes-test peers-test java-stress \
+.PHONY: help run test build dashboard dashboard-test java gpu check setup-test live live-programs vm-test kernels-test soak engines-test engines-bench kube-test runtimes-test peers-test java-stress \
   audit bench lab score fuzz api-fuzz vm-test-arm64 systemd-test \
   install install-only deb rpm tarball image release package-test prometheus-test sanitize deny clean
 
@@ -55,7 +55,7 @@ run: ## build, and watch three containers share this machine (20 s)
 test: ## everything: check, then live and vm-test beside each other (20 min)
 	@tools/setup test vm
 	@$(MAKE) --no-print-directory check build java
-	@$(LINTED) MAKE="$(MAKE) --no-print-directory" tests/all
+	@$(LINTED) LIVE_TESTS='$(LIVE_TESTS)' PYTEST_ARGS='$(PYTEST_ARGS)' tests/all
 
 CARGO = LIBBPF_SYS_LIBRARY_PATH=$(dir $(call ARCHIVE,libelf.a)) cargo
 RELEASE = --release --locked --package elbowroom --features "$(FEATURES)"
@@ -88,7 +88,7 @@ gpu: build ## the tracing library of `profile gpu` and its benchmarks, and their
 # `cargo clippy -- -D warnings` calls it.
 LINTED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
 
-check: ## format, lints, unit and property tests (6 min in a clean clone, on two CPUs); needs no root
+check: ## format, lints, unit and property tests (5 min in a clean clone, on two CPUs); needs no root
 	@tools/setup check
 	cargo fmt --all --check
 	tools/house
@@ -102,15 +102,16 @@ check: ## format, lints, unit and property tests (6 min in a clean clone, on two
 setup-test:
 	@tools/setup test
 
-live: setup-test build java live-programs live-tests ## tests with real containers on this machine (20 min); root
+# Which failed is kept for tests/all.
+LIVE_TESTS = $(PYTHON) -m pytest -o cache_dir=$(CURDIR)/target/pytest -rfEs $(PYTEST_ARGS) \
+  --ignore tests/live/test_api_fuzz.py --ignore tests/live/test_peers.py tests/live
+
+live: setup-test build java live-programs ## tests with real containers on this machine (20 min); root
+	$(LIVE_TESTS)
 
 live-programs:
 	$(MAKE) --directory java check
 	$(LINTED) cargo test --workspace --locked --quiet --features elbowroom-linux/bpf,elbowroom-profile/bpf --test bpf --test profile_pages --test profile_faults
-
-# Which failed is kept for tests/all.
-live-tests:
-	$(PYTHON) -m pytest -o cache_dir=$(CURDIR)/target/pytest -rfEs $(PYTEST_ARGS) --ignore tests/live/test_api_fuzz.py --ignore tests/live/test_peers.py tests/live
 
 vm-test: build ## part of it on cgroup v2, Linux 6.12 and 6.1, with 1 to 16 CPUs (20 min); root
 	@tools/setup vm
@@ -260,7 +261,7 @@ image: dashboard java ## container image of the agent and elbowroom-kube for amd
 	@tools/setup tarball $(filter arm64,$(or $(ARCH),arm64))
 	packaging/image
 
-release: ## packages, tarball, install.sh, image, SBOM, SHA256SUMS of HEAD, below target/dist; RELEASE_KEY=FILE signs; RELEASE_ARGS=--twice builds in two directories and compares
+release: ## packages, tarballs, install.sh, image, SBOM, SHA256SUMS of HEAD, below target/dist; RELEASE_KEY=FILE signs; RELEASE_ARGS=--twice builds in two directories and compares
 	@tools/setup release arm64
 	packaging/release $(RELEASE_ARGS)
 

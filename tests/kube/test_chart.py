@@ -25,6 +25,7 @@ IMAGE, NEXT = (f"docker.io/library/elbowroom:{tag}" for tag in ("0.1.0", "next")
 MIB = 1 << 20
 # What a program that looks once sees.
 FIRST = ("/busybox", "sh", "-c", "cat /sys/devices/system/cpu/online; head -n 1 /proc/meminfo; exec /busybox sleep infinity")
+SEEN = [["0"], ["MemTotal:", str(200 << 10), "kB"]]
 # Counts reads, and keeps what failed.
 READER = (
     "/busybox", "sh", "-c",
@@ -107,9 +108,14 @@ class App:
         return self.total() == size
 
     def log(self):
-        """What it printed, line by line."""
-        [file] = (self.cluster.home / "logs").glob(f"*_{self.name}_*/app/0.log")
-        return [line.split(" ", 3)[3] for line in file.read_text().splitlines()]
+        """The words of the two lines that it prints."""
+
+        def printed():
+            [file] = (self.cluster.home / "logs").glob(f"*_{self.name}_*/app/0.log")
+            lines = file.read_text().splitlines()
+            return len(lines) == 2 and [line.split()[3:] for line in lines]
+
+        return eventually(printed)
 
     def reads(self):
         # It is empty for a moment, before each number.
@@ -167,7 +173,7 @@ def test_a_chart_comes_is_killed_upgraded_and_goes(release, cluster, new_app):
     first = eventually(release.agent, within=60)
     eventually(lambda: len(conditions(cluster)) == 3, within=60)
     app = new_app("first", *FIRST, cpu="1", memory="200Mi")
-    assert [line.split() for line in app.log()] == [["0"], ["MemTotal:", str(200 * 1024), "kB"]], app.log()
+    assert app.log() == SEEN
 
     # A process, which is the container for its engine; then the pod.
     os.kill(release.main_process(), signal.SIGKILL)
@@ -179,7 +185,7 @@ def test_a_chart_comes_is_killed_upgraded_and_goes(release, cluster, new_app):
     release.upgrade("image.tag=next")
     eventually(lambda: release.agent()["spec"]["containers"][0]["image"].endswith(":next") and reader.sees(300 * MIB), within=120)
     again = new_app("again", *FIRST, cpu="1", memory="200Mi")
-    assert again.log()[0] == "0", again.log()
+    assert again.log() == SEEN
 
     release.uninstall()
     # Helm does not wait for the pods of what it deletes.

@@ -300,16 +300,17 @@ def test_settings_written_without_a_pause_cost_their_tenant_its_turn(agent, star
             many(at, ["a"])
             at /= "a"
     # They are taken in bit by bit.
-    time.sleep(20 * PATIENCE)
+    eventually(lambda: busy_and_late(process, neighbour, 1)[0] < 0.15, within=60)
     quiet, before = busy_and_late(process, neighbour, 4)
     end = attacker.background("/usr/bin/python3", "-c", WRITES, top, depth)
     try:
         # A twentieth is the tenant's turn.
         busy, late = hardly_notices(lambda: busy_and_late(process, neighbour, 8), quiet + 0.15, before + 0.5 * PATIENCE)
     finally:
-        written = end().strip()
+        written = int(end())
     print(f"quiet: {quiet:.2f} CPUs, a neighbour is {before:.3f} s late")
     print(f"attacked: {busy:.2f} CPUs, {late:.3f} s; {written} writes")
+    assert written > 1000
 
 
 HOGS = """
@@ -352,6 +353,8 @@ def test_containers_that_are_always_at_their_limits_are_looked_at_in_their_tenan
         for name in names:
             (top / "docker" / name / "memory.high").write_text("500K")
         attacked, _ = hardly_notices(busy, quiet + 0.2, 1)
+        waited = sum("high 0\n" not in (top / "docker" / name / "memory.events").read_text() for name in names)
+        assert waited > len(names) / 2, f"{waited} were ever at their limits"
     finally:
         hogs.stdin.close()
         hogs.wait()

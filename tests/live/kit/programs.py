@@ -58,7 +58,7 @@ def shim():
     """The directory of the libraries that are preloaded."""
     if not shutil.which("make") or not shutil.which("cc"):
         raise Missing("make and a C compiler, which are not installed: tools/setup build")
-    with alone():
+    with one_build():
         done = subprocess.run(["make", "-C", SHIM, f"BUILD={BUILT}/shim"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return BUILT / "shim"
@@ -81,7 +81,7 @@ def virtual_machines():
 
 
 @contextlib.contextmanager
-def alone():
+def one_build():
     """One builds at a time: guests are prepared while the live tests run."""
     BUILT.mkdir(parents=True, exist_ok=True)
     with open(BUILT / "lock", "w") as lock:
@@ -92,7 +92,7 @@ def alone():
 def build(name, source, words, **environment):
     """Builds `name` where it is older than its source."""
     target = BUILT / name
-    with alone():
+    with one_build():
         if target.exists() and target.stat().st_mtime >= source.stat().st_mtime:
             return
         done = subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True)

@@ -109,8 +109,8 @@ impl PolicyLoop {
 
     /// The number by which a tenant pays for what its containers ask; `own`, that of the container, where the tenant is gone.
     fn owner_of(&self, outermost: CgroupId, own: u64) -> u64 {
-        let managed = self.containers.get(&outermost).and_then(|outer| self.publisher.owner(outer.slot));
-        managed.or_else(|| self.sensor.identities(outermost).first().copied()).unwrap_or(own)
+        let owner = self.containers.get(&outermost).and_then(|outer| self.publisher.owner(outer.slot));
+        owner.or_else(|| self.sensor.identities(outermost).first().copied()).unwrap_or(own)
     }
 
     /// Makes the view of a container that has none.

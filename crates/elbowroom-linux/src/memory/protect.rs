@@ -85,6 +85,7 @@ impl ProtectionWriter {
             return outcome(&knob, write_protection(leases, &knob, kept));
         }
         let mut worst = memory::OrderOutcome::Done;
+        let made_by_root = layout.is_made_by_root(path);
         for (at, (file, claim)) in PROTECTION_FILES.into_iter().zip([order.low, order.min]).enumerate() {
             let Some(knob) = protection_knob(leases, &dir, path, file) else {
                 self.forget(layout, leases, order.group);
@@ -93,7 +94,7 @@ impl ProtectionWriter {
             let user = leases.before(&knob).map_or_else(|| knob.read(), Ok);
             // Where all of it is protected already, or it is not known, nothing is added.
             let user = user.ok().and_then(Limit::value);
-            let claim = ProtectionClaim::new(order_pages(claim.get()), user, layout.is_made_by_root(path));
+            let claim = ProtectionClaim::new(order_pages(claim.get()), user, made_by_root);
             let shield = self
                 .claims_by_group
                 .entry(order.group)
