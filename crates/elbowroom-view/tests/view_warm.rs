@@ -231,7 +231,7 @@ struct Looks {
 impl Looks {
     fn tick(&mut self, pages: u64, at_limits: u64) -> Vec<ViewChange> {
         let now = &mut self.reclaim;
-        now.scanned += 1;
+        now.scanned += 1_000;
         now.scanned_for_limits += at_limits * 10;
         (now.refaulted_files, now.refaulted_at_limits) =
             (now.refaulted_files + pages, now.refaulted_at_limits + at_limits);

@@ -124,7 +124,7 @@ pub(super) fn grew(before: &ReclaimCounters, now: &ReclaimCounters, of: fn(&Recl
 }
 
 /// Whether pages were looked for, and for the machine at least as much as for limits of cgroups.
-pub(super) fn is_for_the_machine(before: &ReclaimCounters, now: &ReclaimCounters) -> bool {
+fn is_for_the_machine(before: &ReclaimCounters, now: &ReclaimCounters) -> bool {
     let scanned = grew(before, now, |counters| counters.scanned);
     scanned > 0 && scanned >= grew(before, now, |counters| counters.scanned_for_limits)
 }
