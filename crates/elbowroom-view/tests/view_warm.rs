@@ -27,6 +27,16 @@ fn fills(mib: u64) -> NodeProgram {
     })
 }
 
+/// The same, but never gives back what it has, as most heaps.
+fn keeps(mib: u64) -> NodeProgram {
+    let mut held = Bytes::ZERO;
+    Box::new(move |_, view| {
+        let shown = view.map_or(Bytes::ZERO, |view| view.memory);
+        held = held.max(held.saturating_add(Bytes::mib(4)).min(Bytes::mib(mib)).min(shown));
+        ProgramDemand { threads: 0, memory: held }
+    })
+}
+
 /// Between the marks of such a machine, where kswapd keeps it.
 const WARM_FREE: Bytes = Bytes::mib(5);
 
@@ -111,16 +121,60 @@ fn reclaim(at: Micros, hurts: bool, lost: &mut u64) -> ReclaimCounters {
     }
 }
 
+/// The next tick, in which reclaim hurts or does not.
+fn tick_that_hurts(world: &mut World, hurts: bool, lost: &mut u64) -> Vec<ViewChange> {
+    let tick = tick(world, true);
+    let reclaim = reclaim(tick.now, hurts, lost);
+    world.apply(HostEvent::Tick(Tick { reclaim: Some(reclaim), ..tick }))
+}
+
+#[test]
+fn a_program_that_keeps_its_memory_is_shown_it_again_once_nothing_hurts() {
+    let mut world = World::new(ViewPolicy::default(), 4, MEMORY);
+    let id = world.container(None, limits(256, 1_024), keeps(1_000));
+    let mut lost = 0;
+    (0..400).for_each(|_| drop(tick_that_hurts(&mut world, false, &mut lost)));
+    tick_that_hurts(&mut world, true, &mut lost);
+    assert_eq!(world.view(id).memory, Bytes::mib(256));
+    (0..300).for_each(|_| drop(tick_that_hurts(&mut world, false, &mut lost)));
+    let had = world.view(id).memory;
+    assert!((Bytes::mib(980)..=Bytes::mib(1_010)).contains(&had), "it uses 1,000 MiB all the time: {had}");
+}
+
+#[test]
+fn a_mark_wears_off_only_while_it_keeps_views_from_growing() {
+    let mut world = World::new(ViewPolicy::default(), 4, MEMORY);
+    let id = world.container(None, limits(256, 2_000), fills(2_000));
+    let mut lost = 0;
+    (0..8).for_each(|_| drop(tick_that_hurts(&mut world, false, &mut lost)));
+    while world.view(id).memory < Bytes::mib(700) {
+        tick_that_hurts(&mut world, false, &mut lost);
+    }
+    tick_that_hurts(&mut world, true, &mut lost);
+    let hold = |world: &World| world.views.explain(id).unwrap().inputs.growth_hold;
+    let full = world.container(None, limits(1_900, 2_000), threads(0));
+    for _ in 0..55 {
+        (0..500).for_each(|_| drop(tick_that_hurts(&mut world, false, &mut lost)));
+        assert_eq!(hold(&world), None, "not the mark's doing");
+    }
+    let had = world.view(id).memory;
+    assert!(had < Bytes::mib(400), "all else is reserved: {had}");
+    world.remove(full);
+    (0..400).for_each(|_| drop(tick_that_hurts(&mut world, false, &mut lost)));
+    let had = world.view(id).memory;
+    assert!(
+        (Bytes::mib(430)..Bytes::mib(700)).contains(&had),
+        "the mark is as it was eleven minutes ago: {had}"
+    );
+    assert!(matches!(hold(&world), Some(GrowthHold::HurtBefore { .. })), "{:?}", hold(&world));
+}
+
 #[test]
 fn reclaim_that_hurts_takes_grants_back_and_nothing_grows_for_a_while() {
     let mut world = World::new(ViewPolicy::default(), 4, MEMORY);
     let id = world.container(None, limits(256, 1024), fills(1_000));
     let mut lost = 0;
-    let mut step = |world: &mut World, hurts| {
-        let tick = tick(world, true);
-        let reclaim = reclaim(tick.now, hurts, &mut lost);
-        world.apply(HostEvent::Tick(Tick { reclaim: Some(reclaim), ..tick }))
-    };
+    let mut step = |world: &mut World, hurts| tick_that_hurts(world, hurts, &mut lost);
     (0..400).for_each(|_| drop(step(&mut world, false)));
     assert!(world.view(id).memory > Bytes::mib(900), "kswapd breathes all the time");
     let changes = step(&mut world, true);
@@ -177,7 +231,7 @@ struct Looks {
 impl Looks {
     fn tick(&mut self, pages: u64, at_limits: u64) -> Vec<ViewChange> {
         let now = &mut self.reclaim;
-        now.scanned += 1;
+        now.scanned += 1_000;
         now.scanned_for_limits += at_limits * 10;
         (now.refaulted_files, now.refaulted_at_limits) =
             (now.refaulted_files + pages, now.refaulted_at_limits + at_limits);
@@ -267,8 +321,12 @@ impl Neighbour {
 
     /// After how many seconds the container has more than so much.
     fn seconds_until(&mut self, id: CgroupId, mib: u64) -> u64 {
-        let has = |world: &World| world.view(id).memory > Bytes::mib(mib);
-        let ticks = (0..50_000).find(|_| has(&self.world) || self.tick().len() > 9).expect("it grows");
+        let mut ticks = 0;
+        while self.world.view(id).memory <= Bytes::mib(mib) {
+            self.tick();
+            ticks += 1;
+            assert!(ticks < 50_000, "it grows");
+        }
         ticks * TICK.get() / 1_000_000
     }
 }

@@ -8,6 +8,7 @@ use crate::{cgroup, proc};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::{CgroupSettings, ReclaimCounters};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// How often reclaim is looked at: `/proc/vmstat` costs 50 us.
@@ -18,6 +19,21 @@ const IDLE_PERIOD: Micros = Micros::secs(1);
 const PROTECTED_READS: usize = 4;
 /// Of how many groups at their own limit it is read then, at 30 to 100 us each, and only while files' pages come back.
 const AT_LIMIT_READS: usize = 40;
+/// So many of them are those to which most came back; the others are read in turn.
+const AT_LIMIT_BUSIEST: usize = 32;
+/// A group with less is not at its limit, however low that is: it has hardly a page to lose.
+const LEAST_AT_LIMIT: Bytes = Bytes::mib(4);
+
+/// What is known of a group at its own limit.
+#[derive(Clone, Copy, Debug, Default)]
+struct GroupAtLimit {
+    /// Files' pages that had come back when it was read last.
+    came_back: u64,
+    /// How many came back from one look to the next; `u64::MAX` until it was read twice, which comes first.
+    rate: u64,
+    /// The look at which it was read last; 0 for never.
+    look: u64,
+}
 
 /// What is kept for [`Sensor::read_available`].
 #[derive(Debug, Default)]
@@ -31,8 +47,9 @@ pub(super) struct AvailableMemory {
     /// Files' pages that had come back when reclaim was last looked at, and the part of groups at their own limit.
     refaulted_files: u64,
     refaulted_at_limits: u64,
-    /// What had come back to each of these groups then.
-    at_limits: BTreeMap<CgroupId, u64>,
+    at_limits: BTreeMap<CgroupId, GroupAtLimit>,
+    /// How often reclaim was looked at.
+    looks: u64,
     reclaim_at: Micros,
     idle_at: Micros,
 }
@@ -113,34 +130,58 @@ impl Sensor {
 
     /// Whether a group fills its own limit, so that the kernel takes its own pages for what it reads.
     fn is_at_limit(&self, slot: GroupSlot) -> bool {
-        let limits = self.tree.get(slot).map(|entry| entry.group.limits).unwrap_or_default();
-        let usage = self.tree.meters[slot].usage.memory;
+        let (usage, limits) = (self.tree.meters[slot].usage.memory, &self.tree[slot].group.limits);
         let limit = limits.memory_max.into_iter().chain(limits.memory_high).filter_map(Limit::value).min();
-        limit.is_some_and(|limit| usage >= limit || is_small_change(limit, usage))
+        usage >= LEAST_AT_LIMIT && limit.is_some_and(|limit| usage >= limit || is_small_change(limit, usage))
     }
 
-    /// [`ReclaimCounters::refaulted_at_limits`]. What came back to a group counts from the second look on at which it is at its limit. Of
-    /// groups inside each other the outermost counts for all.
+    /// The groups at their own limit; of those inside each other the outermost, which counts for all.
+    fn groups_at_limits(&self) -> Vec<GroupSlot> {
+        let mut next = self.tree.get(GroupTree::ROOT).map_or(Vec::new(), |root| root.children.clone());
+        let mut found = Vec::new();
+        while let Some(slot) = next.pop() {
+            if self.is_at_limit(slot) {
+                found.push(slot);
+            } else {
+                next.extend(&self.tree[slot].children);
+            }
+        }
+        found
+    }
+
+    /// [`ReclaimCounters::refaulted_at_limits`]. What came back to a group counts if it was read at the last look too: never what came
+    /// back at another time, or to a group that was not read.
     fn read_at_limits(&mut self, refaulted_files: u64) -> u64 {
         let kept = &mut self.machine.available;
-        let before = std::mem::take(&mut kept.at_limits);
+        kept.looks += 1;
+        let look = kept.looks;
         let last = std::mem::replace(&mut kept.refaulted_files, refaulted_files);
         let few = ReclaimCounters::FEW_REFAULTS * RECLAIM_PERIOD.get() / 1_000_000;
-        if refaulted_files.saturating_sub(last) > few {
-            let outermost = |slot: &GroupSlot| {
-                self.is_at_limit(*slot) && !self.is_below(*slot, |above| self.is_at_limit(above))
-            };
-            let slots: Vec<GroupSlot> =
-                (0..self.tree.slots()).filter(outermost).take(AT_LIMIT_READS).collect();
-            for GroupEntry { group, path, .. } in slots.iter().map(|slot| &self.tree[*slot]) {
+        if refaulted_files.saturating_sub(last) <= few {
+            return kept.refaulted_at_limits;
+        }
+        let before = std::mem::take(&mut kept.at_limits);
+        let known = |slot: GroupSlot| before.get(&self.tree[slot].group.id).copied().unwrap_or_default();
+        let mut groups: Vec<_> =
+            self.groups_at_limits().into_iter().map(|slot| (slot, known(slot))).collect();
+        groups.sort_by_key(|(_, known)| Reverse(known.rate));
+        if let Some(others) = groups.get_mut(AT_LIMIT_BUSIEST..) {
+            others.sort_by_key(|(_, known)| known.look);
+        }
+        for (n, (slot, mut known)) in groups.into_iter().enumerate() {
+            let GroupEntry { group, path, .. } = &self.tree[slot];
+            if n < AT_LIMIT_READS {
                 self.last_tick_cost.syscalls += 3;
                 let read = self.warnings.ok_or_warn(cgroup::refaulted_files(&self.layout, path)).flatten();
-                let Some(now) = read else { continue };
-                let kept = &mut self.machine.available;
-                kept.refaulted_at_limits +=
-                    before.get(&group.id).map_or(0, |before| now.saturating_sub(*before));
-                kept.at_limits.insert(group.id, now);
+                let Some(came_back) = read else { continue };
+                let grew = came_back.saturating_sub(known.came_back);
+                if known.look > 0 && known.look + 1 == look {
+                    self.machine.available.refaulted_at_limits += grew;
+                }
+                let rate = if known.look == 0 { u64::MAX } else { grew / (look - known.look) };
+                known = GroupAtLimit { came_back, rate, look };
             }
+            self.machine.available.at_limits.insert(group.id, known);
         }
         self.machine.available.refaulted_at_limits
     }

@@ -85,6 +85,73 @@ fn files_that_come_back_to_a_container_at_its_own_limit_are_told_apart() {
 }
 
 #[test]
+fn files_that_come_back_at_a_limit_are_told_apart_on_cgroup_v1() {
+    let (usage, limit) = ("memory.usage_in_bytes", "memory.limit_in_bytes");
+    let text = HYBRID.replace(&format!("{WEB}/{usage} --\n323584"), &format!("{WEB}/{usage} --\n536870000"));
+    assert!(text.contains(&format!("{WEB}/{limit} --\n536870912")) && text != HYBRID);
+    let text = text.replace("\n134217728\n", "\n9223372036854771712\n");
+    let (host, mut sensor, _) = open(&format!("{text}-- sys/kernel/mm/lru_gen/enabled --\n0x0007\n"));
+    assert!((1..=10).all(|n| sensor.tick(Micros::millis(24 * n)).reclaim.is_none()), "no soft limit yet");
+    host.write(&format!("sys/fs/cgroup/memory/{WEB}/memory.soft_limit_in_bytes"), "134217728\n").unwrap();
+    sensor.changes();
+    let told = [1, 2, 3, 4].map(|n| {
+        host.write("proc/vmstat", &format!("workingset_refault_file {}\n", n * 65)).unwrap();
+        let stat = format!("workingset_refault_file 7\ntotal_workingset_refault_file {}\n", n * 60);
+        host.write(&format!("sys/fs/cgroup/memory/{WEB}/memory.stat"), &stat).unwrap();
+        sensor.tick(Micros::millis(250 * n)).reclaim.unwrap().refaulted_at_limits
+    });
+    assert_eq!(
+        told,
+        [0, 60, 120, 180],
+        "with what is below it, but not what came back before the first look"
+    );
+}
+
+/// What came back at limits in each of so many looks: to sixty groups of `usage` at a limit of `limit`, one page each, and to a later one
+/// of 64 MiB, 1,000 pages.
+fn told_beside_sixty(usage: Bytes, limit: Bytes, looks: u64) -> Vec<u64> {
+    let (host, mut sensor, _) = open(&format!("{UNIFIED}-- sys/kernel/mm/lru_gen/enabled --\n0x0007\n"));
+    let write = |group: &str, file: &str, number: u64| {
+        host.write(&format!("sys/fs/cgroup/batch/{group}/{file}"), &format!("{number}\n")).unwrap();
+    };
+    let add = |group: &str, usage: Bytes, limit: Bytes| {
+        write(group, "memory.current", usage.get());
+        write(group, "memory.max", limit.get());
+    };
+    let decoys: Vec<String> = (0..60).map(|n| format!("decoy-{n}")).collect();
+    decoys.iter().for_each(|group| add(group, usage, limit));
+    sensor.changes();
+    add("reads", Bytes::mib(64), Bytes::mib(64));
+    sensor.changes();
+    let mut last = 0;
+    let look = |n| {
+        let stat = |pages: u64| format!("workingset_refault_file {pages}\n");
+        host.write("proc/vmstat", &stat(n * 1_100)).unwrap();
+        for (group, pages) in decoys.iter().map(|group| (group.as_str(), n)).chain([("reads", n * 1_000)]) {
+            host.write(&format!("sys/fs/cgroup/batch/{group}/memory.stat"), &stat(pages)).unwrap();
+        }
+        let now = sensor.tick(Micros::millis(250 * n)).reclaim.unwrap().refaulted_at_limits;
+        now - std::mem::replace(&mut last, now)
+    };
+    (1..=looks).map(look).collect()
+}
+
+#[test]
+fn of_many_groups_at_their_limits_those_are_read_to_which_most_comes_back() {
+    let told = told_beside_sixty(Bytes::mib(64), Bytes::mib(64), 40);
+    assert!(told[8..].iter().all(|pages| (1_000..1_040).contains(pages)), "within two seconds: {told:?}");
+    assert!(told.iter().all(|pages| *pages <= 1_060), "never more than came back: {told:?}");
+}
+
+#[test]
+fn a_group_with_hardly_any_memory_is_not_at_its_limit() {
+    for usage in [0, 3] {
+        let told = told_beside_sixty(Bytes::mib(usage), Bytes::mib(usage.max(1)), 4);
+        assert_eq!(told, [0, 0, 1_000, 1_000], "{usage} MiB each");
+    }
+}
+
+#[test]
 fn busy_time_per_cpu_is_read_where_a_container_is_kept_to_some() {
     let (host, mut sensor, _) = open(HYBRID);
     let tick = sensor.tick(Micros::secs(1));

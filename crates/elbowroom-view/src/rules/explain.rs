@@ -192,7 +192,7 @@ impl fmt::Display for ViewChangeReason {
     }
 }
 
-/// Why the memory of a container that fills it does not grow, where it is what growth costs others.
+/// What holds growth of a container that fills its memory, where it is what growth costs others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "why", rename_all = "snake_case")]
@@ -207,7 +207,7 @@ pub enum GrowthHold {
         /// For how long already.
         over: Micros,
     },
-    /// Growth has hurt before with as little memory left: it is slow.
+    /// Growth has hurt before with as little memory left.
     HurtBefore {
         /// What is left of the machine's memory, free or to be had by reclaim.
         free: Bytes,
@@ -219,17 +219,13 @@ pub enum GrowthHold {
 impl fmt::Display for GrowthHold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Hurt { ago } => write!(
-                f,
-                "the machine's reclaim took pages that were in use, {ago} ago: memory does not grow yet"
-            ),
-            Self::FilesComeBack { over } => write!(
-                f,
-                "for {over} programs have been reading back more of their files than usual: memory grows when that is over"
-            ),
+            Self::Hurt { ago } => write!(f, "the machine's reclaim took pages that were in use, {ago} ago"),
+            Self::FilesComeBack { over } => {
+                write!(f, "for {over} programs have been reading back more of their files than usual")
+            }
             Self::HurtBefore { free, mark } => write!(
                 f,
-                "growth hurt other programs before: it is slow while less than {mark} of the machine's memory would be left, of {free} now"
+                "growth has hurt other programs with less than {mark} left on the machine, which has {free} now"
             ),
         }
     }
@@ -318,7 +314,7 @@ pub struct ViewInputs {
     pub low_mark: Bytes,
     /// HIGH_MARK.
     pub high_mark: Bytes,
-    /// Why its memory does not grow, though it fills what it has.
+    /// What holds growth of its memory, though it fills what it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub growth_hold: Option<GrowthHold>,
 }
@@ -390,7 +386,7 @@ impl fmt::Display for ViewExplanation {
             )?;
         }
         if let Some(hold) = inputs.growth_hold {
-            writeln!(f, "Its memory does not grow: {hold}.")?;
+            writeln!(f, "Growth of its memory is held: {hold}.")?;
         }
         self.changes.iter().rev().try_for_each(|change| writeln!(f, "at {}: {change}", change.at))
     }
@@ -443,15 +439,15 @@ mod tests {
         let check = |hold: GrowthHold, expect: &str| assert_eq!(hold.to_string(), expect);
         check(
             GrowthHold::Hurt { ago: Micros::millis(1_500) },
-            "the machine's reclaim took pages that were in use, 1.5s ago: memory does not grow yet",
+            "the machine's reclaim took pages that were in use, 1.5s ago",
         );
         check(
             GrowthHold::FilesComeBack { over: Micros::secs(3) },
-            "for 3s programs have been reading back more of their files than usual: memory grows when that is over",
+            "for 3s programs have been reading back more of their files than usual",
         );
         check(
             GrowthHold::HurtBefore { free: Bytes::mib(300), mark: Bytes::mib(256) },
-            "growth hurt other programs before: it is slow while less than 256MiB of the machine's memory would be left, of 300MiB now",
+            "growth has hurt other programs with less than 256MiB left on the machine, which has 300MiB now",
         );
     }
 

@@ -8,7 +8,7 @@
 //! Of the rest, what comes back while views give nothing away is usual. More than that, for a while and beside a search of the machine's
 //! pages, is what views cost. They fall, and wait until it is over. What goes on for a minute all the same is not theirs, and usual.
 
-use super::memory::{ReclaimCost, grew, is_for_the_machine};
+use super::memory::{ReclaimCost, grew};
 use elbowroom_types::sample::ReclaimCounters;
 use elbowroom_types::unit::Micros;
 
@@ -70,11 +70,14 @@ fn refaulted(before: &ReclaimCounters, now: &ReclaimCounters) -> u64 {
     grew(before, now, |counters| counters.refaulted_files).saturating_sub(at_limits)
 }
 
-/// Whether those were lost to a search for the machine. One for limits, however large, is explained where pages came back at limits.
+/// Whether those were lost to a search for the machine. Of the search for limits that part counts against it which the part of pages that
+/// did not come back at limits has: the rest is explained.
 fn are_for_the_machine(before: &ReclaimCounters, now: &ReclaimCounters) -> bool {
-    let explained = grew(before, now, |counters| counters.refaulted_at_limits) > 0;
-    let searched = grew(before, now, |counters| counters.scanned) > 0;
-    searched && explained || is_for_the_machine(before, now)
+    let product = |a: u64, b: u64| u128::from(a) * u128::from(b);
+    let scanned = grew(before, now, |counters| counters.scanned);
+    let for_limits = grew(before, now, |counters| counters.scanned_for_limits);
+    let came_back = grew(before, now, |counters| counters.refaulted_files);
+    scanned > 0 && product(scanned, came_back) >= product(for_limits, refaulted(before, now))
 }
 
 #[cfg(test)]
@@ -181,6 +184,15 @@ mod tests {
     }
 
     #[test]
+    fn a_page_that_comes_back_at_a_limit_excuses_no_search_for_another() {
+        let mut looks = Looks::new();
+        assert_eq!(looks.falls_at_limits(1_000, (90_000, 1), true, (1_000, 900_000)), None);
+        assert!(!looks.many(), "a tenant reclaims its own pages, and another has one back");
+        let half = |scanned| Looks::new().falls_at_limits(100, (90_000, 45_000), true, (scanned, 900_000));
+        assert_eq!((half(449_999), half(450_000)), (None, Some(8)));
+    }
+
+    #[test]
     fn what_comes_back_at_a_cgroups_own_limit_neither_takes_views_back_nor_hides_what_others_lose() {
         let mut looks = Looks::new();
         for _ in 0..20 {
@@ -189,7 +201,7 @@ mod tests {
             assert_eq!(looks.falls(4, 0, true), None);
         }
         assert_eq!(
-            looks.falls_at_limits(100, (90_000, 90_000 - 65), true, (1, 900_000)),
+            looks.falls_at_limits(100, (90_000, 90_000 - 65), true, (1_000, 900_000)),
             Some(8),
             "1 MiB a second is not its own"
         );

@@ -124,7 +124,7 @@ pub(super) fn grew(before: &ReclaimCounters, now: &ReclaimCounters, of: fn(&Recl
 }
 
 /// Whether pages were looked for, and for the machine at least as much as for limits of cgroups.
-pub(super) fn is_for_the_machine(before: &ReclaimCounters, now: &ReclaimCounters) -> bool {
+fn is_for_the_machine(before: &ReclaimCounters, now: &ReclaimCounters) -> bool {
     let scanned = grew(before, now, |counters| counters.scanned);
     scanned > 0 && scanned >= grew(before, now, |counters| counters.scanned_for_limits)
 }
@@ -138,6 +138,8 @@ pub enum MemoryStep {
     Grow {
         /// The paper's `d`.
         by: Bytes,
+        /// The part of it that the container uses already.
+        held: Bytes,
         /// The paper's `predict`.
         predict: Bytes,
     },
@@ -197,7 +199,8 @@ pub fn step(
             let by = increment(e, bounds.hard, node.page_size, policy);
             let Some(predict) = predict(samples, by, policy) else { return MemoryStep::Hold };
             if samples.free.get() as u128 > node.high_mark.get() as u128 + predict.get() as u128 {
-                return MemoryStep::Grow { by, predict };
+                let held = samples.usage.saturating_sub(e).min(by);
+                return MemoryStep::Grow { by, held, predict };
             }
         }
     } else if e > bounds.soft {
@@ -253,15 +256,21 @@ pub fn committed(e: Bytes, promised: Option<Bytes>, usage: Bytes) -> Bytes {
     promised.map_or(usage, |soft| usage.max(soft).max(e))
 }
 
-/// What of `by` is granted when all that ask in one period ask for `asked` together and `left` is what can be promised:
-/// all of it, or each one's part of `left` in whole pages. Less than a quarter of `by` is not worth telling: `None`.
-pub(crate) fn grant(by: Bytes, asked: Bytes, left: Bytes, page_size: Bytes) -> Option<Bytes> {
+/// What of `by` is granted, of which `held` costs nothing, when all that ask in one period ask for `asked` beyond that together and `left`
+/// is what can be promised: all of it, or what costs nothing and each one's part of `left`, in whole pages. Less than a quarter of `by` is
+/// not worth telling: `None`.
+pub(crate) fn grant(
+    (by, held): (Bytes, Bytes),
+    (asked, left): (Bytes, Bytes),
+    page_size: Bytes,
+) -> Option<Bytes> {
     if asked <= left {
         return Some(by);
     }
-    let part = u128::from(by.get()) * u128::from(left.get()) / u128::from(asked.get());
+    let costs = by.saturating_sub(held);
+    let part = u128::from(costs.get()) * u128::from(left.get()) / u128::from(asked.get());
     let page = page_size.get().max(1);
-    let part = (part as u64) / page * page;
+    let part = held.get().min(by.get()).saturating_add(part as u64) / page * page;
     (part > 0 && part >= by.get() / 4).then_some(Bytes(part))
 }
 
@@ -342,7 +351,7 @@ mod tests {
     }
 
     fn grow(by: u64, predict: u64) -> MemoryStep {
-        MemoryStep::Grow { by: Bytes::mib(by), predict: Bytes::mib(predict) }
+        MemoryStep::Grow { by: Bytes::mib(by), held: Bytes::ZERO, predict: Bytes::mib(predict) }
     }
 
     #[test]
@@ -426,7 +435,7 @@ mod tests {
         let check = |by, asked, left, expect: Option<u64>| {
             let mib = Bytes::mib;
             assert_eq!(
-                grant(mib(by), mib(asked), mib(left), mib(1)),
+                grant((mib(by), Bytes::ZERO), (mib(asked), mib(left)), mib(1)),
                 expect.map(mib),
                 "{by} of {asked} from {left}"
             );
@@ -437,9 +446,13 @@ mod tests {
         check(100, 300, 74, None);
         check(1, 300, 299, None);
         assert_eq!(
-            grant(Bytes(u64::MAX), Bytes(u64::MAX), Bytes(u64::MAX - 1), Bytes(0)),
+            grant((Bytes(u64::MAX), Bytes(0)), (Bytes(u64::MAX), Bytes(u64::MAX - 1)), Bytes(0)),
             Some(Bytes(u64::MAX - 1))
         );
+        let mib = Bytes::mib;
+        assert_eq!(grant((mib(100), mib(30)), (mib(70), mib(0)), mib(1)), Some(mib(30)), "in use already");
+        assert_eq!(grant((mib(100), mib(30)), (mib(140), mib(70)), mib(1)), Some(mib(65)));
+        assert_eq!(grant((mib(100), mib(24)), (mib(70), mib(0)), mib(1)), None);
     }
 
     #[test]
@@ -492,9 +505,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn grants_are_no_more_than_what_is_left(asks in proptest::collection::vec(1u64..1 << 40, 1..9), left: u64) {
-            let asked: Bytes = asks.iter().map(|by| Bytes(*by)).sum();
-            let granted = asks.iter().filter_map(|by| grant(Bytes(*by), asked, Bytes(left), Bytes(4096))).sum();
+        fn grants_are_no_more_than_what_is_left(
+            asks in proptest::collection::vec((1u64..1 << 40, 0u64..1 << 40), 1..9),
+            left: u64,
+        ) {
+            let asks: Vec<_> = asks.into_iter().map(|(by, held)| (Bytes(by), Bytes(held.min(by)))).collect();
+            let asked: Bytes = asks.iter().map(|(by, held)| by.saturating_sub(*held)).sum();
+            let costs = |ask: &(Bytes, Bytes)| {
+                let granted = grant(*ask, (asked, Bytes(left)), Bytes(4096))?;
+                Some(granted.saturating_sub(ask.1))
+            };
+            let granted = asks.iter().filter_map(costs).sum();
             prop_assert!(Bytes(left) >= granted && asked >= granted);
         }
 

@@ -46,8 +46,8 @@ pub struct ViewPolicy {
     pub memory_promises: bool,
     /// Count memory as free that the kernel would reclaim without hurting a container (`MemAvailable` less what is protected), leave
     /// to others what they have reserved, and fall back when reclaim hurts, not when it runs; with [`ViewPolicy::memory_promises`], grow
-    /// slowly beyond what hurt (`docs/decisions/0038-memory-on-warm-hosts.md`). Off: the paper, where only `MemFree` counts, which page cache brings down to
-    /// the watermarks on every machine that has been up for a day.
+    /// slowly beyond what hurt (`docs/decisions/0038-memory-on-warm-hosts.md`). Off: the paper, where only `MemFree` counts, which page
+    /// cache brings down to the watermarks on every machine that has been up for a day.
     pub reclaimable_memory: bool,
     /// A container that used more than this part of its effective CPU is busy (the paper's 95 %).
     pub cpu_busy: Percent,

@@ -9,6 +9,24 @@ use super::views::{OvercommitState, ViewTable};
 use elbowroom_types::sample::{NodeProperties, ReclaimCounters, Tick};
 use elbowroom_types::unit::{Bytes, Micros};
 
+/// What containers that fill their memory ask for in one period.
+struct GrowthRequests {
+    /// How much all together, beyond what they use already.
+    asked: Bytes,
+    /// How much can be promised to them.
+    left: Bytes,
+    /// How much could, if growth had never hurt.
+    left_without_mark: Bytes,
+}
+
+impl GrowthRequests {
+    /// Whether more would be granted but for the mark.
+    fn is_marked(&self, page_size: Bytes) -> bool {
+        let granted = |left| memory::grant((self.asked, Bytes::ZERO), (self.asked, left), page_size);
+        granted(self.left_without_mark) > granted(self.left)
+    }
+}
+
 impl ViewTable {
     /// `c_free` and `p_free`: what could be had where the rule counts that and the tick knows it, else what is free. In the first tick that
     /// knows it nothing is known to have changed.
@@ -58,10 +76,8 @@ impl ViewTable {
         if !self.pressed.contains(i) {
             return None;
         }
-        let is_marked = || {
-            let (asked, left) = self.memory_requested_and_available(node);
-            asked > left && self.harm_mark.left() > node.high_mark
-        };
+        let asks = || matches!(self.memory_step(i, node), Some(memory::MemoryStep::Grow { by, held, .. }) if by > held);
+        let is_marked = || asks() && self.growth_requests(node).is_marked(node.page_size);
         let marked = || GrowthHold::HurtBefore { free: self.mem_free[0], mark: self.harm_mark.left() };
         self.rest().or_else(|| is_marked().then(marked))
     }
@@ -103,21 +119,22 @@ impl ViewTable {
     /// Containers that fill what they have grow.
     fn grow_memory(&mut self, node: &NodeProperties, length: Micros, changes: &mut Vec<ViewChange>) {
         let (at, free) = (self.now(), self.mem_free[0]);
-        let (asked, left) = self.memory_requested_and_available(node);
-        if asked > left {
+        let requests = self.growth_requests(node);
+        if requests.is_marked(node.page_size) {
             self.harm_mark.wear(length);
         }
         self.update_overcommitted(node);
         for k in (0..self.pressed.len()).rev() {
             let i = self.pressed.at(k);
-            let Some(memory::MemoryStep::Grow { by, predict }) = self.memory_step(i, node) else {
+            let Some(memory::MemoryStep::Grow { by, held, predict }) = self.memory_step(i, node) else {
                 continue;
             };
             let least = |least: Bytes, n: u32| {
                 let group = &self.overcommitted[n as usize];
-                Some(least.min(memory::grant(by, group.requested, group.available(), node.page_size)?))
+                let left = (group.requested, group.available());
+                Some(least.min(memory::grant((by, Bytes::ZERO), left, node.page_size)?))
             };
-            let Some(by) = memory::grant(by, asked, left, node.page_size)
+            let Some(by) = memory::grant((by, held), (requests.asked, requests.left), node.page_size)
                 .and_then(|by| self.overcommitted_ancestors(i).try_fold(by, least))
             else {
                 continue;
@@ -144,14 +161,14 @@ impl ViewTable {
         Some(memory::step(view.memory, view.memory_bounds(), &samples, node, &self.policy))
     }
 
-    /// How much all containers together ask for in this period, and how much can be promised to them.
-    fn memory_requested_and_available(&self, node: &NodeProperties) -> (Bytes, Bytes) {
+    /// What is asked for in this period, and what of it can be promised.
+    fn growth_requests(&self, node: &NodeProperties) -> GrowthRequests {
         let free = self.mem_free[0];
         if !self.policy.memory_promises {
-            return (Bytes::ZERO, free);
+            return GrowthRequests { asked: Bytes::ZERO, left: free, left_without_mark: free };
         }
         let asks = |k| match self.memory_step(self.pressed.at(k), node) {
-            Some(memory::MemoryStep::Grow { by, .. }) => by,
+            Some(memory::MemoryStep::Grow { by, held, .. }) => by.saturating_sub(held),
             _ => Bytes::ZERO,
         };
         let promised = |k| {
@@ -166,9 +183,12 @@ impl ViewTable {
             true => self.slots.iter().flatten().map(reserved).sum(),
             false => Bytes::ZERO,
         };
-        let kept_free = node.high_mark.max(self.harm_mark.left());
-        let spoken_for = promised.saturating_add(reserved).saturating_add(kept_free);
-        (asked, free.saturating_sub(spoken_for))
+        let unspoken_for = free.saturating_sub(promised.saturating_add(reserved));
+        GrowthRequests {
+            asked,
+            left: unspoken_for.saturating_sub(node.high_mark.max(self.harm_mark.left())),
+            left_without_mark: unspoken_for.saturating_sub(node.high_mark),
+        }
     }
 
     /// What the containers of each oversold group have taken and ask for.

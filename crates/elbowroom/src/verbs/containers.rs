@@ -337,7 +337,7 @@ pub(super) fn explanation_text(explanation: &Explanation, now: Micros) -> String
         let _ = writeln!(text, "{key:<17} {value}");
     }
     if let Some(hold) = inputs.growth_hold {
-        let _ = writeln!(text, "{:<17} {hold}", "does not grow");
+        let _ = writeln!(text, "{:<17} {hold}", "growth is held");
     }
     text.push_str(&changes_text(changes, now));
     explanation.memory.iter().for_each(|status| {
@@ -450,7 +450,7 @@ mod tests {
             Explanation { container, explain, disk: Vec::new(), memory: None, over_quota: Vec::new() };
         let text = explanation_text(&explanation, Micros::ZERO);
         let expect =
-            "\ndoes not grow     growth hurt other programs before: it is slow while less than 256MiB of";
+            "\ngrowth is held    growth has hurt other programs with less than 256MiB left on the machine";
         assert!(text.contains(expect), "{text}");
     }
 
