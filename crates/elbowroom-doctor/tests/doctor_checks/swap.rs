@@ -1,8 +1,17 @@
 //! Swap. See `src/checks/swap.rs`.
 
 use super::{GIB, MIB, Row, row};
+use crate::doctor_host::Sim;
 use elbowroom_doctor::checks::ControllerVersion::{V1, V2};
 use elbowroom_types::finding::Severity::{Info, Warning};
+
+/// Far below its limit, and a third of its memory is swapped out.
+fn swapped(h: &mut Sim) {
+    h.limit(512 * MIB);
+    h.usage(100 * MIB);
+    h.anon(90 * MIB);
+    h.swap(50 * MIB)
+}
 
 pub(super) fn rows() -> Vec<Row> {
     vec![
@@ -12,10 +21,7 @@ pub(super) fn rows() -> Vec<Row> {
             Warning,
             "echo ",
             |h| {
-                h.limit(512 * MIB);
-                h.usage(100 * MIB);
-                h.anon(90 * MIB);
-                h.swap(50 * MIB);
+                swapped(h);
                 h.swap_ins(1_000)
             },
             |h| h.set("memory.swap.max", "0"),
@@ -26,27 +32,12 @@ pub(super) fn rows() -> Vec<Row> {
             Warning,
             "echo 1 > /sys/fs/cgroup/memory/docker/c1/memory.swappiness",
             |h| {
-                h.limit(512 * MIB);
-                h.usage(100 * MIB);
-                h.anon(90 * MIB);
-                h.swap(50 * MIB);
+                swapped(h);
                 h.swap_ins(1_000)
             },
             |h| h.set("memory.swappiness", "0"),
         ),
-        row(
-            "swapped-by-host",
-            V2,
-            Info,
-            "echo ",
-            |h| {
-                h.limit(512 * MIB);
-                h.usage(100 * MIB);
-                h.anon(90 * MIB);
-                h.swap(50 * MIB)
-            },
-            |h| h.swap(0),
-        ),
+        row("swapped-by-host", V2, Info, "echo ", swapped, |h| h.swap(0)),
         row(
             "no-swap",
             V2,
