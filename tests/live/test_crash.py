@@ -10,7 +10,7 @@ import pytest
 
 from kit import cgroup
 from kit.container import cpu_list, meminfo
-from kit.process import Process, comm, holders, state
+from kit.process import Process, comm, holders
 from kit.slow import SlowWay
 from kit.wait import PATIENCE, always, eventually
 
@@ -79,7 +79,7 @@ def test_a_killed_standby_is_replaced_and_a_killed_supervisor_too(agent, start):
         eventually(lambda: agent.standby() != victim.pid)
     policy, supervisor = part(agent, "policy"), part(agent, "supervisor")
     agent.remember()
-    os.kill(policy.pid, signal.SIGSTOP)
+    policy.stop()
     try:
         supervisor.kill()
         eventually(lambda: "elbowroom-super" in map(comm, holders(agent.run_dir)))
@@ -187,8 +187,7 @@ def test_what_was_read_is_there_though_all_are_dead(new_agent, start):
     parts = {name: part(first, name) for name in PARTS} | {"standby": Process(first.standby())}
     # The policy process forgets what has changed, and is started anew.
     for name in ("supervisor", "policy"):
-        os.kill(parts[name].pid, signal.SIGSTOP)
-    eventually(lambda: [state(parts[name].pid) for name in ("supervisor", "policy")] == ["T", "T"])
+        parts[name].stop()
     paths = ["/proc/meminfo", "/sys/devices/system/cpu/online"]
     for path in paths:
         container.hold(path)
@@ -271,7 +270,7 @@ def test_a_stuck_policy_process_delays_no_reader(agent, start):
     def delayed():
         policy = part(agent, "policy")
         agent.remember()
-        os.kill(policy.pid, signal.SIGSTOP)
+        policy.stop()
         try:
             stop = container.reader()
             always(lambda: [container.mem_total()] == [256 << 20] or pytest.fail(f"sees {container.mem_total()}"), during=1)
@@ -294,7 +293,7 @@ def test_limits_changed_while_no_agent_looked_are_seen_afterwards(agent, start):
     container = start("--memory", "256MiB")
     path = agent.attached(container)["path"]
     victim = part(agent, "policy")
-    os.kill(victim.pid, signal.SIGSTOP)
+    victim.stop()
     cgroup.limit_memory(path, 300 << 20)
     agent.processes.setdefault((victim.pid, victim.started), victim)
     victim.kill()
@@ -307,7 +306,7 @@ def test_a_container_that_ended_while_no_agent_looked_is_forgotten(agent, start)
     container, other = start(), start()
     agent.attached(container)
     victim = part(agent, "policy")
-    os.kill(victim.pid, signal.SIGSTOP)
+    victim.stop()
     container.close()
     agent.processes.setdefault((victim.pid, victim.started), victim)
     victim.kill()

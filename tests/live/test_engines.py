@@ -280,7 +280,7 @@ def start_while_it_hangs(agent, way, script):
         out["took"], out["text"] = timed(lambda: way.once("/busybox", "sh", "-c", script))
 
     for process in stopped:
-        os.kill(process.pid, signal.SIGSTOP)
+        process.stop()
     thread = threading.Thread(target=run)
     began = time.monotonic()
     try:

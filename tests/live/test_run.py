@@ -261,7 +261,7 @@ def test_a_command_waits_while_a_busy_agent_mounts(agent, binary, run_dir):
     name = f"elbowroom-test-live-lock-{os.getpid()}"
     words = [binary, "--run-dir", run_dir, "run", "--name", name, "--cpus", "1", "--", "getconf", "_NPROCESSORS_ONLN"]
     policy = Process(agent.pid("policy"))
-    os.kill(policy.pid, signal.SIGSTOP)  # what begins now has a mount namespace of its own, and waits for its view
+    policy.stop()  # what begins now has a mount namespace of its own, and waits for its view
     try:
         run = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         mine = os.readlink("/proc/self/ns/mnt")

@@ -336,7 +336,7 @@ def test_one_that_hangs_is_replaced(new_agent, keeper, contain, asks):
     ask = container.program(in_tools(asks))
     assert ask()[OWN] == 1
     hung = Process(keeper.worker())
-    os.kill(hung.pid, signal.SIGSTOP)
+    hung.stop()
     assert ask()[OWN] >= 1
     eventually(lambda: not hung.alive() and keeper.worker() not in (None, hung.pid))
     eventually(lambda: ask()[OWN] == 1)
