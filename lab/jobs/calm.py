@@ -1,8 +1,9 @@
 """How calm is a container's CPU view under steady load, and how soon does it follow, beside the paper's rule?
 
-Two containers want every CPU. The second starts, works for a while beside the first, and stops; a thread outside looks at the first one's
+Containers want every CPU. The neighbours start, work for a while beside the first, and stop; a thread outside looks at the first one's
 `online` file every 5 ms. Rules take turns, one agent at a time."""
 
+import contextlib
 import os
 import threading
 import time
@@ -21,43 +22,44 @@ def options(parser):
     parser.add_argument("--rounds", type=int, default=5, help="how often each rule is measured")
     parser.add_argument("--steady", type=float, default=40, help="seconds of steady load")
     parser.add_argument("--settle", type=float, default=5, help="seconds that a change may take to be followed")
+    parser.add_argument("--neighbours", type=int, default=1, help="containers beside the first")
     parser.add_argument("--rules", nargs="+", default=RULES, help="values of policy.policy")
 
 
 def record(lab, options):
     cpus = online_cpus()
-    raw = {"cpus": cpus, "steady": options.steady, "settle": options.settle, "runs": []}
+    raw = {"cpus": cpus, "neighbours": options.neighbours, "steady": options.steady, "settle": options.settle, "runs": []}
     for number in range(options.rounds):
         turn = number % len(options.rules)
         for rule in options.rules[turn:] + options.rules[:turn]:
             name = f"r{number}-{rule}"
             agent = lab.agent(name, f'policy.policy = "{rule}"', prefix=f"{name}-")
-            with lab.container(f"{name}-one", agent=agent) as one, lab.container(f"{name}-two", agent=agent) as two:
-                raw["runs"].append({"round": number, "rule": rule, **follow(one, two, cpus, options)})
+            with contextlib.ExitStack() as held:
+                one, *others = (held.enter_context(lab.container(f"{name}-{n}", agent=agent)) for n in range(1 + options.neighbours))
+                raw["runs"].append({"round": number, "rule": rule, **follow(one, others, cpus, options)})
             agent.close()
             lab.keep(raw)
     return raw
 
 
-def follow(one, two, cpus, options):
+def follow(one, others, cpus, options):
     """The figures of a run, in seconds and changes. The loads end before their containers."""
-    container, neighbour = one.inside(), two.inside()
-    try:
-        with Watch(one.pid) as watch:
-            container.burn(cpus)
-            time.sleep(options.settle)
-            begin = time.monotonic()
+    with contextlib.ExitStack() as held:
+        container, *neighbours = (held.enter_context(contextlib.closing(each.inside())) for each in (one, *others))
+        watch = held.enter_context(Watch(one.pid))
+        container.burn(cpus)
+        time.sleep(options.settle)
+        begin = time.monotonic()
+        for neighbour in neighbours:
             neighbour.burn(cpus)
-            time.sleep(options.settle)
-            still = time.monotonic()
-            time.sleep(options.steady)
-            stop = time.monotonic()
+        time.sleep(options.settle)
+        still = time.monotonic()
+        time.sleep(options.steady)
+        stop = time.monotonic()
+        for neighbour in neighbours:
             neighbour.calm()
-            time.sleep(options.settle)
-            end = time.monotonic()
-    finally:
-        neighbour.close()
-        container.close()
+        time.sleep(options.settle)
+        end = time.monotonic()
     return {
         "down_s": round(watch.settled_after(begin, still), 3),
         "up_s": round(watch.settled_after(stop, end), 3),
@@ -114,12 +116,13 @@ class Watch:
 def study(raw):
     rules = list(dict.fromkeys(run["rule"] for run in raw["runs"]))
     of = lambda rule, key: spread(run[key] for run in raw["runs"] if run["rule"] == rule)
-    return {**{key: raw[key] for key in ("cpus", "steady")}, "rules": {rule: {key: of(rule, key) for key in FIGURES} for rule in rules}}
+    return {"neighbours": raw.get("neighbours", 1), **{key: raw[key] for key in ("cpus", "steady")}, "rules": {rule: {key: of(rule, key) for key in FIGURES} for rule in rules}}
 
 
 def draw(studied, out):
+    many = {1: "two"}.get(studied["neighbours"], 1 + studied["neighbours"])
     out.say(
-        f"On {studied['cpus']} CPUs, each shared by two containers that want all of them. Down: from the neighbour's start to the last change of the "
+        f"On {studied['cpus']} CPUs, each shared by {many} containers that want all of them. Down: from the neighbour's start to the last change of the "
         f"view; up: from its end. Changes: in {studied['steady']:g} s in which both compute. Medians (smallest to largest)."
     )
     words = lambda figure: f"{figure.median:g} ({figure.min:g} to {figure.max:g})"
