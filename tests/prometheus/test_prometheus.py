@@ -1,10 +1,12 @@
 """A real Prometheus scrapes a live agent, takes the packaged rules, and an alert comes out at the other end."""
 
+import contextlib
 import json
 import re
 import subprocess
+import urllib.request
 
-from conftest import PACKAGING, expressions, fetch, query, tool
+from conftest import PACKAGING, expressions, fetch, query, running, tool
 from kit.wait import eventually
 
 RULES = PACKAGING / "prometheus/elbowroom.rules.yml"
@@ -67,3 +69,21 @@ def test_the_fleet_is_read_from_it(prometheus, agent):
     assert 0 < node["room"]["memory_free"] < node["room"]["memory"]
     refused = subprocess.run([agent.binary, "fleet", "--prometheus", prometheus + "/none"], capture_output=True, text=True)
     assert refused.returncode == 2 and "asking Prometheus" in refused.stderr and refused.stderr.count("\n") == 1
+
+
+def test_node_exporter_takes_the_page_as_a_text_file(scratch, free_port, agent):
+    directory, port = scratch / "textfile", free_port()
+    directory.mkdir()
+    (directory / "elbowroom.prom").write_text(agent.cli("metrics").stdout)
+    exporter = [tool("prometheus-node-exporter"), "--collector.disable-defaults", "--collector.textfile",
+                f"--collector.textfile.directory={directory}", f"--web.listen-address=127.0.0.1:{port}"]
+
+    def page():
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+
+    with running(scratch / "node-exporter.log", exporter):
+        text = eventually(page, within=10)
+    assert "\nnode_textfile_scrape_error 0\n" in text, text
+    for name in ["elbowroom_info{", "elbowroom_containers ", "elbowroom_ticks_total "]:
+        assert f"\n{name}" in text, name

@@ -216,17 +216,18 @@ impl MetricSet {
 
 fn write_family(text: &mut String, metric: &Metric, samples: &[MetricSample]) -> std::fmt::Result {
     let Metric { name, unit, help, .. } = metric;
-    let kind = match metric.kind {
-        MetricKind::Gauge => "gauge",
-        MetricKind::Counter | MetricKind::KernelCounter => "counter",
-        MetricKind::Info => "info",
-    };
     let suffix = metric.kind.sample_suffix();
-    writeln!(text, "# TYPE {name} {kind}")?;
+    let (family, kind) = match metric.kind {
+        MetricKind::Gauge => (String::from(*name), "gauge"),
+        MetricKind::Counter | MetricKind::KernelCounter => (String::from(*name), "counter"),
+        // Readers of the text format before OpenMetrics, as node_exporter's textfile collector, refuse a page that has the type `info`.
+        MetricKind::Info => (format!("{name}{suffix}"), "gauge"),
+    };
+    writeln!(text, "# TYPE {family} {kind}")?;
     if !unit.is_empty() {
-        writeln!(text, "# UNIT {name} {unit}")?;
+        writeln!(text, "# UNIT {family} {unit}")?;
     }
-    writeln!(text, "# HELP {name} {}", EscapedText(help))?;
+    writeln!(text, "# HELP {family} {}", EscapedText(help))?;
     for sample in samples {
         write!(text, "{name}{suffix}")?;
         for (n, (name, value)) in metric.labels.iter().zip(&sample.labels).enumerate() {
@@ -297,6 +298,19 @@ mod tests {
         assert_eq!(page.text(), expect);
         let json = serde_json::to_value(page.families()).unwrap();
         assert_eq!(json[1]["samples"][0][0]["name"], "web");
+    }
+
+    #[test]
+    fn a_page_has_no_type_that_the_text_format_before_openmetrics_lacks() {
+        let mut page = MetricSet::default();
+        TABLE.iter().for_each(|metric| page.add(metric, &vec!["x"; metric.labels.len()], 1.0));
+        let text = page.text();
+        assert!(text.contains("# TYPE elbowroom_info gauge\n# HELP elbowroom_info "), "{text}");
+        // `MetricType` of prometheus/client_model, which its parser of texts looks types up in.
+        let known = ["counter", "gauge", "summary", "untyped", "histogram"];
+        for line in text.lines().filter(|line| line.starts_with("# TYPE ")) {
+            assert!(known.contains(&line.rsplit(' ').next().unwrap()), "{line}");
+        }
     }
 
     #[test]
