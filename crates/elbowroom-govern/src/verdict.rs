@@ -9,6 +9,7 @@
 
 use crate::disk::{ContainerDiskStatus, LimitedBy};
 use elbowroom_types::resource_command::{ResourceOwner, ResourceSetting};
+use elbowroom_types::sample::MemoryStat;
 use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu, counted};
 use elbowroom_types::verdict::{RaisedLimit, Verdict, VerdictStatus};
 
@@ -79,6 +80,13 @@ pub struct VerdictFacts<'a> {
     pub disks: &'a [ContainerDiskStatus],
     /// What it uses and its entitlement, where the memory around it is short and a neighbour needs some.
     pub over_memory: Option<(Bytes, Bytes)>,
+}
+
+/// What a container holds of `usage` beside anonymous memory and page cache, and the kernel cannot take: shared memory, and what the
+/// kernel keeps for it but for dentries and inodes, which go as page cache does.
+pub fn unreclaimable_rest(usage: Bytes, stat: &MemoryStat) -> Bytes {
+    let cache = stat.file.saturating_sub(stat.shmem);
+    [stat.anon, cache, stat.slab_reclaimable].into_iter().fold(usage, Bytes::saturating_sub)
 }
 
 /// What a container cannot do without, and a tenth to breathe, in whole MiB: anonymous memory, the kernel's and shared memory, and the
@@ -482,6 +490,20 @@ mod tests {
         let own = [disk(LimitedBy::Nothing)];
         let facts = VerdictFacts { disk_wait: Some(0.9), disks: &own, ..well(&owner) };
         assert_eq!(status(facts), S::Ok, "it reads as fast as it asks for");
+    }
+
+    #[test]
+    fn dentries_and_inodes_are_not_what_a_container_needs() {
+        let mib = Bytes::mib;
+        let stat = MemoryStat {
+            anon: mib(20),
+            file: mib(30),
+            shmem: mib(10),
+            slab_reclaimable: mib(1_100),
+            ..MemoryStat::EMPTY
+        };
+        // The kernel's own that cannot go: 7 MiB of stacks, sockets and the like.
+        assert_eq!(unreclaimable_rest(mib(20 + 30 + 1_100 + 7), &stat), mib(10 + 7));
     }
 
     #[test]

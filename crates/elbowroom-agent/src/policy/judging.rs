@@ -3,7 +3,7 @@
 use super::policy_loop::PolicyLoop;
 use super::verdicts::KillContext;
 use elbowroom_client::api::ContainerView;
-use elbowroom_govern::verdict::{VerdictFacts, judge, memory_need};
+use elbowroom_govern::verdict::{VerdictFacts, judge, memory_need, unreclaimable_rest};
 use elbowroom_linux::cgroup::{CgroupController, CgroupVersion};
 use elbowroom_linux::timer;
 use elbowroom_types::container::display_name;
@@ -183,8 +183,7 @@ fn settings_and_waits<'a>(
     let stat = &facts.memory_stat;
     let need = (*stat != MemoryStat::EMPTY).then(|| {
         let cache = stat.file.saturating_sub(stat.shmem);
-        let other = facts.memory_usage.saturating_sub(stat.anon).saturating_sub(cache);
-        memory_need(stat.anon, other, stat.active_file.min(cache))
+        memory_need(stat.anon, unreclaimable_rest(facts.memory_usage, stat), stat.active_file.min(cache))
     });
     let [cpu_wait, disk_wait, memory_wait] = facts
         .pressure

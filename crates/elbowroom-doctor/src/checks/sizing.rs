@@ -14,7 +14,7 @@
 
 use super::facts::{CgroupFacts, HostFacts};
 use super::measures::{REFAULT_RATE_THRESHOLD, refault_rate, tightest_own_limit};
-use elbowroom_govern::verdict::memory_need;
+use elbowroom_govern::verdict::{memory_need, unreclaimable_rest};
 use elbowroom_types::unit::Bytes;
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ use serde::Serialize;
 pub struct LimitSizing {
     /// Anonymous memory, the larger of both looks.
     pub anon: Bytes,
-    /// Shared memory, and what the kernel keeps for it.
+    /// Shared memory, and what the kernel keeps for it and cannot give back.
     pub other: Bytes,
     /// Page cache that it works with.
     pub working_cache: Bytes,
@@ -43,7 +43,7 @@ pub fn estimate_need(facts: &HostFacts, group: &CgroupFacts) -> LimitSizing {
     let limit = tightest_own_limit(group).map(|(_, limit)| limit);
     let cache = stat.file.saturating_sub(stat.shmem);
     let anon = before.anon.max(stat.anon);
-    let other = group.usage().saturating_sub(stat.anon).saturating_sub(cache);
+    let other = unreclaimable_rest(group.usage(), &stat);
     let pages = stat.workingset_refault_file.saturating_sub(before.workingset_refault_file);
     let back = HostFacts::page_bytes(pages);
     let reread = limit.map_or(back, |limit| back.min(limit));
