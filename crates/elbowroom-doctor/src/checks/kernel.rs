@@ -300,7 +300,7 @@ struct KernelTable {
     symptom: &'static str,
 }
 
-const TABLES: [KernelTable; 3] = [
+const TABLES: [KernelTable; 6] = [
     KernelTable {
         usage_file: "/proc/sys/fs/file-nr",
         limit_file: "/proc/sys/fs/file-max",
@@ -319,14 +319,32 @@ const TABLES: [KernelTable; 3] = [
         objects: "threads",
         symptom: "\"Resource temporarily unavailable\"",
     },
+    KernelTable {
+        usage_file: "/proc/loadavg threads",
+        limit_file: "/proc/sys/kernel/pid_max",
+        objects: "process ids",
+        symptom: "\"Resource temporarily unavailable\"",
+    },
+    KernelTable {
+        usage_file: "/proc/sys/fs/aio-nr",
+        limit_file: "/proc/sys/fs/aio-max-nr",
+        objects: "asynchronous requests",
+        symptom: "io_setup of databases fails with \"Resource temporarily unavailable\"",
+    },
+    KernelTable {
+        usage_file: "/proc/net/stat/arp_cache entries",
+        limit_file: "/proc/sys/net/ipv4/neigh/default/gc_thresh3",
+        objects: "neighbours",
+        symptom: "\"neighbor table overflow\", and connections fail",
+    },
 ];
 
 /// Tables that every container shares.
 pub(super) const TABLE_FULL: DoctorCheck = DoctorCheck {
     id: "kernel-table-full",
     pitfall: "a table that all containers share is nearly full",
-    reads_v1: "/proc/sys/fs/file-nr, /proc/sys/net/netfilter/nf_conntrack_{count,max}, /proc/loadavg, \
-               /proc/sys/kernel/threads-max",
+    reads_v1: "/proc/sys/fs/{file-nr,aio-nr,aio-max-nr}, /proc/sys/net/netfilter/nf_conntrack_{count,max}, /proc/loadavg, \
+               /proc/sys/kernel/{threads-max,pid_max}, /proc/net/stat/arp_cache, /proc/sys/net/ipv4/neigh/default/gc_thresh3",
     reads_v2: "the same",
     threshold: "more than 90 % used",
     reference: "Documentation/admin-guide/sysctl/fs.rst; Documentation/networking/nf_conntrack-sysctl.rst",

@@ -124,5 +124,39 @@ pub(super) fn rows() -> Vec<Row> {
             },
             |h| h.host("/proc/sys/net/netfilter/nf_conntrack_count", "900"),
         ),
+        row(
+            "kernel-table-full",
+            V2,
+            Critical,
+            "sysctl -w kernel.pid_max=65536",
+            |h| {
+                h.host("/proc/loadavg threads", "30000");
+                h.host("/proc/sys/kernel/threads-max", "500000");
+                h.host("/proc/sys/kernel/pid_max", "32768")
+            },
+            |h| h.host("/proc/sys/kernel/pid_max", "4194304"),
+        ),
+        row(
+            "kernel-table-full",
+            V1,
+            Critical,
+            "sysctl -w fs.aio-max-nr=131072",
+            |h| {
+                h.host("/proc/sys/fs/aio-nr", "65000");
+                h.host("/proc/sys/fs/aio-max-nr", "65536")
+            },
+            |h| h.host("/proc/sys/fs/aio-nr", "5000"),
+        ),
+        row(
+            "kernel-table-full",
+            V2,
+            Critical,
+            "sysctl -w net.ipv4.neigh.default.gc_thresh3=2048",
+            |h| {
+                h.host("/proc/net/stat/arp_cache entries", "1000");
+                h.host("/proc/sys/net/ipv4/neigh/default/gc_thresh3", "1024")
+            },
+            |h| h.host("/proc/net/stat/arp_cache entries", "500"),
+        ),
     ]
 }
