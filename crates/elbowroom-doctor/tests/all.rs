@@ -3,5 +3,6 @@
 mod doctor_checks;
 mod doctor_fine_print;
 mod doctor_host;
+mod doctor_limits_around;
 mod doctor_strategies;
 mod doctor_whole_hosts;

@@ -2,12 +2,13 @@
 //! takes it from any cgroup that has it.
 
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
-use super::fixes::{manual_fix, protect, raise_limit};
+use super::fixes::{manual_fix, protect, raise_limit_or_ask};
 use super::pressure::host_reclaim;
 use super::sizing::estimate_need;
 use crate::checks::DoctorCheck;
 use crate::checks::measures::{
-    REFAULT_RATE_THRESHOLD, limit_hits, loses_cache_to_host, refault_rate, tightest_own_limit, whole_mib,
+    REFAULT_RATE_THRESHOLD, limit_counter, limit_hits, loses_cache_to_host, refault_rate, tightest_own_limit,
+    whole_mib,
 };
 use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::unit::{Bytes, Percent};
@@ -47,13 +48,14 @@ fn anon_evicts(facts: &HostFacts) -> Vec<DoctorFinding> {
         .filter_map(|g| {
             let (file, limit) = tightest_own_limit(g)?;
             let (stat, rate) = (g.stat(), refault_rate(facts, g));
-            let at_limit = g.usage() >= Bytes(AT_LIMIT.of(limit.get())) && limit_hits(g) > 0;
+            let (counter, hits) = hits_at_limit(facts, g, file);
+            let at_limit = g.usage() >= Bytes(AT_LIMIT.of(limit.get())) && hits > 0;
             if !at_limit || rate < REFAULT_RATE_THRESHOLD || stat.anon < Bytes(ANON_SHARE.of(limit.get())) {
                 return None;
             }
             // A look that is a second long sees little come back: a quarter more is worth the trouble at least.
             let wanted = estimate_need(facts, g).need.max(Bytes(limit.get() + limit.get() / 4));
-            let fix = raise_limit(facts, g, wanted);
+            let fix = raise_limit_or_ask(facts, g, wanted);
             let found = DoctorFinding::new(
                 Severity::Warning,
                 format!(
@@ -66,7 +68,7 @@ fn anon_evicts(facts: &HostFacts) -> Vec<DoctorFinding> {
             .with_evidence(g.file(HierarchyController::Memory, g.usage_file()), g.usage())
             .with_evidence(g.file(HierarchyController::Memory, "memory.stat anon"), stat.anon)
             .with_evidence(g.file(HierarchyController::Memory, "memory.stat file"), stat.file)
-            .with_evidence(g.file(HierarchyController::Memory, g.limit_hits_file()), format!("+{}", limit_hits(g)));
+            .with_evidence(counter.file(HierarchyController::Memory, counter.limit_hits_file()), format!("+{hits}"));
             Some(refault_evidence(found, g, rate).with_fix(fix).with_advice(
                 "Or a smaller heap: -Xmx of a JVM, maxmemory, the buffer pool, so that heap and files fit together.",
             ))
@@ -92,7 +94,8 @@ fn cache_too_small(facts: &HostFacts) -> Vec<DoctorFinding> {
         .filter_map(|g| {
             let (file, limit) = tightest_own_limit(g)?;
             let rate = refault_rate(facts, g);
-            let at_limit = g.usage() >= Bytes(AT_LIMIT.of(limit.get())) && limit_hits(g) > 0;
+            let (counter, hits) = hits_at_limit(facts, g, file);
+            let at_limit = g.usage() >= Bytes(AT_LIMIT.of(limit.get())) && hits > 0;
             if !at_limit || rate < REFAULT_RATE_THRESHOLD || g.stat().anon >= Bytes(ANON_SHARE.of(limit.get())) {
                 return None;
             }
@@ -110,10 +113,16 @@ fn cache_too_small(facts: &HostFacts) -> Vec<DoctorFinding> {
             .for_cgroup(g.container_name(), &g.path)
             .with_evidence(g.file(HierarchyController::Memory, file), limit)
             .with_evidence(g.file(HierarchyController::Memory, "memory.stat file"), g.stat().file)
-            .with_evidence(g.file(HierarchyController::Memory, g.limit_hits_file()), format!("+{}", limit_hits(g)));
-            Some(refault_evidence(found, g, rate).with_fix(raise_limit(facts, g, wanted)))
+            .with_evidence(counter.file(HierarchyController::Memory, counter.limit_hits_file()), format!("+{hits}"));
+            Some(refault_evidence(found, g, rate).with_fix(raise_limit_or_ask(facts, g, wanted)))
         })
         .collect()
+}
+
+/// How often its tightest limit, in `file`, was reached between the looks, and the cgroup that counted that.
+fn hits_at_limit<'a>(facts: &'a HostFacts, group: &'a CgroupFacts, file: &str) -> (&'a CgroupFacts, u64) {
+    let counter = if file == "memory.high" { group } else { limit_counter(facts, group) };
+    (counter, limit_hits(counter))
 }
 
 /// The part of the time between the looks that it waited for disk or memory.

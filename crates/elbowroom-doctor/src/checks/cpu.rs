@@ -18,9 +18,11 @@ fn cpu_wait(group: &CgroupFacts) -> Option<u32> {
 pub(super) const THROTTLED: DoctorCheck = DoctorCheck {
     id: "cpu-throttled",
     pitfall: "CPU throttling, or more threads than the quota has CPUs",
-    reads_v1: "cpu.stat (nr_periods, nr_throttled, throttled_time), cpu.cfs_quota_us, cpu.cfs_period_us, pids.current",
-    reads_v2: "cpu.stat (nr_periods, nr_throttled, throttled_usec), cpu.max, pids.current",
-    threshold: "stopped in more than 5 % of at least 5 periods between the looks, for more than 50 ms per second",
+    reads_v1: "cpu.stat (nr_periods, nr_throttled, throttled_time), cpu.cfs_quota_us and cpu.cfs_period_us up to the root, pids.current; \
+               cpu.pressure of the unified hierarchy",
+    reads_v2: "cpu.stat (nr_periods, nr_throttled, throttled_usec) and cpu.max up to the root, pids.current, cpu.pressure",
+    threshold: "stopped in more than 5 % of at least 5 periods between the looks, for more than 50 ms per second; by the quota of a \
+                cgroup around it: and waiting for a CPU 25 % of the last 10 s, where pressure is known",
     reference: "Documentation/scheduler/sched-bwc.rst",
     run: throttled,
 };
@@ -29,40 +31,52 @@ fn throttled(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
         .filter_map(|g| {
-            let ([throttled, periods, lost], stat) = stopped(g)?;
-            let lost = facts.per_second(0, lost) / 1_000.0;
-            if periods < 5 || throttled * 20 <= periods || lost <= 50.0 {
-                return None;
-            }
-            let (file, quota, period) = quota(g)?;
-            let threads = g.number("pids.current");
-            let cpus = quota as f64 / period as f64;
-            let crowd = threads.filter(|n| *n as f64 > 4.0 * cpus);
-            let found = DoctorFinding::new(
-                Severity::Warning,
-                format!(
-                    "Its quota of {cpus:.1} CPUs stopped it in {} of {periods} periods, {lost:.0} ms of every second.",
-                    throttled
-                ),
-            )
-            .for_cgroup(g.container_name(), &g.path)
-            .with_evidence(g.file(HierarchyController::Cpu, &stat), format!("+{throttled} of {periods}"))
-            .with_evidence(g.file(HierarchyController::Cpu, file), format!("{quota} of {period}"));
-            // In whole percents, as systemd has it.
-            let more = (quota + quota / 2).next_multiple_of((period / 100).max(1));
-            let fix = match facts.version(HierarchyController::Cpu) {
-                Some(ControllerVersion::V1) => cgroup_fix(g, HierarchyController::Cpu, file, more),
-                _ => cgroup_fix(g, HierarchyController::Cpu, file, format!("{more} {period}")),
-            };
-            Some(match crowd {
-                Some(n) => found
-                    .with_evidence(g.file(HierarchyController::Pids, "pids.current"), n)
-                    .with_advice(crowd_advice(n, cpus)),
-                None => found,
-            }
-            .with_fix(fix))
+            throttled_by(facts, g, g).or_else(|| {
+                // A quota around it stops its neighbours too: it is its trouble where it waits.
+                let waits = g.after.pressure.is_none() || cpu_wait(g).is_some();
+                facts.ancestors(g).filter(|_| waits).find_map(|around| throttled_by(facts, g, around))
+            })
         })
         .collect()
+}
+
+/// How the quota of `at`, which is `group` or around it, stopped it.
+fn throttled_by(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts) -> Option<DoctorFinding> {
+    let ([throttled, periods, lost], stat) = stopped(at)?;
+    let lost = facts.per_second(0, lost) / 1_000.0;
+    if periods < 5 || throttled * 20 <= periods || lost <= 50.0 {
+        return None;
+    }
+    let (file, quota, period) = quota(at)?;
+    let threads = at.number("pids.current");
+    let cpus = quota as f64 / period as f64;
+    let crowd = threads.filter(|n| *n as f64 > 4.0 * cpus);
+    let whose = match at.path == group.path {
+        true => format!("Its quota of {cpus:.1} CPUs stopped it"),
+        false => format!("The quota of {cpus:.1} CPUs of {} around it stopped all in there", at.path),
+    };
+    let found = DoctorFinding::new(
+        Severity::Warning,
+        format!("{whose} in {throttled} of {periods} periods, {lost:.0} ms of every second."),
+    )
+    .for_cgroup(group.container_name(), &group.path)
+    .with_evidence(at.file(HierarchyController::Cpu, &stat), format!("+{throttled} of {periods}"))
+    .with_evidence(at.file(HierarchyController::Cpu, file), format!("{quota} of {period}"));
+    // In whole percents, as systemd has it.
+    let more = (quota + quota / 2).next_multiple_of((period / 100).max(1));
+    let fix = match facts.version(HierarchyController::Cpu) {
+        Some(ControllerVersion::V1) => cgroup_fix(at, HierarchyController::Cpu, file, more),
+        _ => cgroup_fix(at, HierarchyController::Cpu, file, format!("{more} {period}")),
+    };
+    Some(
+        match crowd {
+            Some(n) => found
+                .with_evidence(at.file(HierarchyController::Pids, "pids.current"), n)
+                .with_advice(crowd_advice(n, cpus)),
+            None => found,
+        }
+        .with_fix(fix),
+    )
 }
 
 /// What helps `threads` that are more than a quota of `cpus` lets run.

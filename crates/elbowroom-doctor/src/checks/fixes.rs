@@ -240,3 +240,15 @@ pub(crate) fn raise_limit(facts: &HostFacts, group: &CgroupFacts, to: Bytes) -> 
     };
     Some(FindingFix { commands, writes })
 }
+
+/// The same for a finding. A pod has the sum of its containers' limits around them, so there a person changes its specification.
+pub(super) fn raise_limit_or_ask(facts: &HostFacts, group: &CgroupFacts, to: Bytes) -> Option<FindingFix> {
+    raise_limit(facts, group, to).or_else(|| {
+        group.container.as_ref()?.pod.as_ref()?;
+        let to = whole_mib(to);
+        let more = to.saturating_sub(group.hard_limit()?);
+        let fits = more > Bytes::ZERO && more <= Bytes(facts.host.mem_available().get() / 2);
+        let setting = ResourceSetting::MemoryLimit { limit: to, with_swap: None };
+        manual_fix(&[&tool_command(group, &setting).filter(|_| fits)?])
+    })
+}

@@ -1,9 +1,9 @@
 //! Limits that are reached, and what happens then.
 
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
-use super::fixes::{cgroup_fix, manual_fix, raise_limit, write_fix};
+use super::fixes::{cgroup_fix, manual_fix, raise_limit_or_ask, write_fix};
 use crate::checks::DoctorCheck;
-use crate::checks::measures::whole_mib;
+use crate::checks::measures::{limit_counter, whole_mib};
 use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::unit::{Bytes, Limit, Percent, counted};
 
@@ -25,9 +25,9 @@ pub(super) const HIGH: DoctorCheck = DoctorCheck {
     id: "high-throttles",
     pitfall: "memory.high puts processes to sleep",
     reads_v1: "",
-    reads_v2: "memory.events high, memory.pressure full avg10, memory.high",
-    threshold: "more than 10 events per second, use above 90 % of memory.high, and all tasks in it stopped for memory more than 5 % of \
-                the last 10 s",
+    reads_v2: "memory.events high and memory.high up to the root, memory.pressure full avg10",
+    threshold: "more than 10 events per second, use above 90 % of memory.high, its own or that of a cgroup around it, and all tasks in \
+                it stopped for memory more than 5 % of the last 10 s",
     reference: "Documentation/admin-guide/cgroup-v2.rst, memory.high; KEP-2570 on livelock before Linux 5.9",
     run: high,
 };
@@ -36,28 +36,41 @@ fn high(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
         .filter_map(|g| {
-            // What stops it then is the agent's, which knows what for.
-            if g.is_leased("memory.high") {
-                return None;
-            }
-            let limit = g.limit("memory.high")?.value()?;
-            let (grown, _) = g.event_counts("high")?;
-            let rate = facts.per_second(0, grown);
             let full = g.after.pressure.as_ref()?[2].full.avg10;
-            (rate > 10.0 && full > 500 && is_near(g, limit)).then(|| {
-                let to = g.limit("memory.max").unwrap_or(Limit::Max).or(a_quarter_more(limit));
-                DoctorFinding::new(
-                    Severity::Warning,
-                    format!("It is held up at memory.high ({limit}), not at its limit: all of it waits {} of the time.", percent(full)),
-                )
-                .for_cgroup(g.container_name(), &g.path)
-                .with_evidence(g.file(HierarchyController::Memory, "memory.high"), limit)
-                .with_evidence(g.file(HierarchyController::Memory, "memory.events high"), format!("+{rate:.0}/s"))
-                .with_evidence(g.file(HierarchyController::Unified, "memory.pressure full avg10"), percent(full))
-                .with_fix((to > limit).then(|| cgroup_fix(g, HierarchyController::Memory, "memory.high", to.get())).flatten())
-            })
+            std::iter::once(g).chain(facts.ancestors(g)).find_map(|at| held_up_at(facts, g, at, full))
         })
         .collect()
+}
+
+/// How `memory.high` of `at`, which is `group` or around it, stops it.
+fn held_up_at(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts, full: u32) -> Option<DoctorFinding> {
+    // What stops it then is the agent's, which knows what for.
+    if at.is_leased("memory.high") {
+        return None;
+    }
+    let limit = at.limit("memory.high")?.value()?;
+    let (grown, _) = at.event_counts("high")?;
+    let rate = facts.per_second(0, grown);
+    (rate > 10.0 && full > 500 && is_near(at, limit)).then(|| {
+        let to = at.limit("memory.max").unwrap_or(Limit::Max).or(a_quarter_more(limit));
+        let whose = match at.path == group.path {
+            true => format!("({limit}), not at its limit"),
+            false => format!("of {} around it ({limit})", at.path),
+        };
+        DoctorFinding::new(
+            Severity::Warning,
+            format!("It is held up at memory.high {whose}: all of it waits {} of the time.", percent(full)),
+        )
+        .for_cgroup(group.container_name(), &group.path)
+        .with_evidence(at.file(HierarchyController::Memory, "memory.high"), limit)
+        .with_evidence(at.file(HierarchyController::Memory, "memory.events high"), format!("+{rate:.0}/s"))
+        .with_evidence(group.file(HierarchyController::Unified, "memory.pressure full avg10"), percent(full))
+        .with_fix(
+            (to > limit)
+                .then(|| cgroup_fix(at, HierarchyController::Memory, "memory.high", to.get()))
+                .flatten(),
+        )
+    })
 }
 
 /// At its limit, reclaiming.
@@ -66,8 +79,8 @@ pub(super) const AT_LIMIT: DoctorCheck = DoctorCheck {
     pitfall: "at the limit, with what cannot be dropped",
     reads_v1: "memory.failcnt, memory.limit_in_bytes, memory.stat; memory.pressure of the unified hierarchy",
     reads_v2: "memory.events max, memory.max, memory.stat, memory.pressure",
-    threshold: "the limit hit more than once per second, use above 90 % of it, less than 10 % of it page cache; waiting for memory more \
-                than 1 % of the last 10 s where pressure is known",
+    threshold: "its limit, or that of a cgroup around it, hit more than once per second, use above 90 % of it, less than 10 % of it page \
+                cache, dentries and inodes; waiting for memory more than 1 % of the last 10 s where pressure is known",
     reference: "Documentation/admin-guide/cgroup-v2.rst, memory.events",
     run: at_limit,
 };
@@ -76,28 +89,46 @@ fn at_limit(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
         .filter_map(|g| {
-            let limit = g.hard_limit()?;
-            let rate = facts.per_second(0, g.event_counts("max")?.0);
-            // Page cache grows to any limit and gives way at once: that is no trouble.
-            let stat = g.stat();
-            let gives = stat.inactive_file.saturating_add(stat.active_file);
-            let stalled = g.after.pressure.as_ref().map(|p| p[2].some.avg10);
-            if rate < 1.0 || !is_near(g, limit) || gives > Bytes(limit.get() / 10) || stalled.is_some_and(|s| s < 100) {
+            if g.after.pressure.as_ref().is_some_and(|p| p[2].some.avg10 < 100) {
                 return None;
             }
-            Some(
-                DoctorFinding::new(
-                    Severity::Warning,
-                    format!("It is at its limit of {limit} with hardly anything to give: the next step is an OOM kill."),
-                )
-                .for_cgroup(g.container_name(), &g.path)
-                .with_evidence(g.file(HierarchyController::Memory, g.hard_limit_file()), limit)
-                .with_evidence(g.file(HierarchyController::Memory, g.limit_hits_file()), format!("+{rate:.0}/s"))
-                .with_evidence(g.file(HierarchyController::Memory, "memory.stat file"), stat.file)
-                .with_fix(raise_limit(facts, g, a_quarter_more(limit))),
-            )
+            std::iter::once(g).chain(facts.ancestors(g)).find_map(|at| full_at(facts, g, at))
         })
         .collect()
+}
+
+/// How the limit of `at`, which is `group` or around it, is full.
+fn full_at(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts) -> Option<DoctorFinding> {
+    let limit = at.hard_limit()?;
+    let counter = limit_counter(facts, at);
+    let rate = facts.per_second(0, counter.event_counts("max")?.0);
+    // Page cache grows to any limit and gives way at once, and so do dentries and inodes: that is no trouble.
+    let stat = at.stat();
+    let gives: Bytes = [stat.inactive_file, stat.active_file, stat.slab_reclaimable].into_iter().sum();
+    if rate < 1.0 || !is_near(at, limit) || gives > Bytes(limit.get() / 10) {
+        return None;
+    }
+    let sentence = match at.path == group.path {
+        true => format!(
+            "It is at its limit of {limit} with hardly anything to give: the next step is an OOM kill."
+        ),
+        false => format!(
+            "The limit of {limit} of {} around it is reached, with hardly anything to give: the next step is an OOM kill, here or of \
+             a neighbour.",
+            at.path
+        ),
+    };
+    Some(
+        DoctorFinding::new(Severity::Warning, sentence)
+            .for_cgroup(group.container_name(), &group.path)
+            .with_evidence(at.file(HierarchyController::Memory, at.hard_limit_file()), limit)
+            .with_evidence(
+                counter.file(HierarchyController::Memory, counter.limit_hits_file()),
+                format!("+{rate:.0}/s"),
+            )
+            .with_evidence(at.file(HierarchyController::Memory, "memory.stat file"), stat.file)
+            .with_fix(raise_limit_or_ask(facts, at, a_quarter_more(limit))),
+    )
 }
 
 /// Killed for its limit.
@@ -130,10 +161,15 @@ fn oom_killed(facts: &HostFacts) -> Vec<DoctorFinding> {
             let pods = facts.ancestors(g).next().filter(|_| g.container.as_ref().is_some_and(|container| container.pod.is_some()));
             let is_own = std::iter::once(g).chain(pods).any(|g| g.event_counts("oom").is_none_or(|(_, ever)| ever > 0));
             let Some(limit) = g.hard_limit().filter(|_| is_own) else {
-                return Some(found.with_advice("It was at no limit of its own: one around it, or the host, was full."));
+                let full = facts.ancestors(g).find_map(|around| {
+                    let limit = around.hard_limit().filter(|_| around.event_counts("oom").is_some_and(|(_, ever)| ever > 0))?;
+                    Some(format!("It was at no limit of its own: that of {} around it, {limit}, was full.", around.path))
+                });
+                let advice = full.unwrap_or_else(|| "It was at no limit of its own: one around it, or the host, was full.".into());
+                return Some(found.with_advice(advice));
             };
             found = found.with_evidence(g.file(HierarchyController::Memory, g.hard_limit_file()), limit);
-            Some(found.with_fix(raise_limit(facts, g, a_quarter_more(limit))))
+            Some(found.with_fix(raise_limit_or_ask(facts, g, a_quarter_more(limit))))
         })
         .collect()
 }
@@ -287,7 +323,7 @@ fn shmem(facts: &HostFacts) -> Vec<DoctorFinding> {
                 .for_cgroup(g.container_name(), &g.path)
                 .with_evidence(g.file(HierarchyController::Memory, "memory.stat shmem"), shmem)
                 .with_evidence(g.file(HierarchyController::Memory, g.hard_limit_file()), limit)
-                .with_fix(raise_limit(facts, g, a_quarter_more(limit)))
+                .with_fix(raise_limit_or_ask(facts, g, a_quarter_more(limit)))
             })
         })
         .collect()
@@ -326,7 +362,7 @@ fn kernel_memory(facts: &HostFacts) -> Vec<DoctorFinding> {
                 .for_cgroup(g.container_name(), &g.path)
                 .with_evidence(g.file(HierarchyController::Memory, file), kernel)
                 .with_evidence(g.file(HierarchyController::Memory, g.hard_limit_file()), limit)
-                .with_fix(raise_limit(facts, g, a_quarter_more(limit)))
+                .with_fix(raise_limit_or_ask(facts, g, a_quarter_more(limit)))
             })
         })
         .collect()
@@ -359,7 +395,7 @@ fn heap(facts: &HostFacts) -> Vec<DoctorFinding> {
                     .for_cgroup(g.container_name(), &g.path)
                     .with_evidence(format!("/proc/{}/cmdline", heap.pid), &heap.argument)
                     .with_evidence(at.file(HierarchyController::Memory, at.hard_limit_file()), limit)
-                    .with_fix(raise_limit(facts, g, a_quarter_more(heap.size)))
+                    .with_fix(raise_limit_or_ask(facts, g, a_quarter_more(heap.size)))
                     .with_advice("Or no size at all: with a view of Elbowroom, or -XX:MaxRAMPercentage, it follows the limit.")
                 })
             })

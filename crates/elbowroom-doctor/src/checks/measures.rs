@@ -83,6 +83,15 @@ pub(crate) fn limit_hits(group: &CgroupFacts) -> u64 {
     ["max", "high"].iter().filter_map(|key| Some(group.event_counts(key)?.0)).sum()
 }
 
+/// The cgroup that is full when a container is at its own hard limit, and counts that: its own. In Kubernetes it is the pod's, whose
+/// limit is the sum of its containers' and is full before theirs: the sandbox's process is in it too.
+pub(crate) fn limit_counter<'a>(facts: &'a HostFacts, group: &'a CgroupFacts) -> &'a CgroupFacts {
+    let grown = |g: &CgroupFacts| g.event_counts("max").map_or(0, |(now, _)| now);
+    let in_pod = group.container.as_ref().is_some_and(|container| container.pod.is_some());
+    let pod = facts.ancestors(group).next().filter(|pod| in_pod && pod.hard_limit().is_some());
+    pod.filter(|pod| grown(pod) > grown(group)).unwrap_or(group)
+}
+
 pub(crate) fn unreserved_total(open: &[(&CgroupFacts, Bytes, Bytes)]) -> Bytes {
     open.iter().map(|(_, _, owed)| *owed).sum()
 }

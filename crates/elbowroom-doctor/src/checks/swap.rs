@@ -3,7 +3,7 @@
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
 use super::fixes::{cgroup_fix, manual_fix, protect};
 use crate::checks::DoctorCheck;
-use crate::checks::measures::{protected_memory, safe_swappiness};
+use crate::checks::measures::{limit_counter, protected_memory, safe_swappiness};
 use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::unit::{Bytes, Limit, Percent};
 
@@ -32,7 +32,7 @@ fn swapped(facts: &HostFacts) -> Vec<DoctorFinding> {
                 return None;
             }
             // One at its own limit swaps itself: swap-instead-of-oom.
-            if at_own_limit(g) || is_protected(facts, g) {
+            if at_own_limit(facts, g) || is_protected(facts, g) {
                 return None;
             }
             let back =
@@ -86,8 +86,8 @@ fn swapped(facts: &HostFacts) -> Vec<DoctorFinding> {
         .collect()
 }
 
-fn at_own_limit(group: &CgroupFacts) -> bool {
-    let hit = group.event_counts("max").is_some_and(|(since, _)| since > 0);
+fn at_own_limit(facts: &HostFacts, group: &CgroupFacts) -> bool {
+    let hit = limit_counter(facts, group).event_counts("max").is_some_and(|(since, _)| since > 0);
     // v2 counts in every group around as well what happens at a limit further below.
     let part = Percent::whole(if hit { 75 } else { 95 });
     crate::checks::measures::tightest_own_limit(group)
@@ -155,7 +155,7 @@ fn swap_unlimited(facts: &HostFacts) -> Vec<DoctorFinding> {
             let (file, limit) = crate::checks::measures::tightest_own_limit(g)?;
             let stat = g.stat();
             let back = facts.per_second(g.stat_before().workingset_refault_anon, stat.workingset_refault_anon);
-            if !at_own_limit(g) || back < SWAP_IN_RATE_THRESHOLD {
+            if !at_own_limit(facts, g) || back < SWAP_IN_RATE_THRESHOLD {
                 return None;
             }
             let wanted = limit.saturating_add(stat.swap);
@@ -173,7 +173,7 @@ fn swap_unlimited(facts: &HostFacts) -> Vec<DoctorFinding> {
                     g.file(HierarchyController::Memory, "memory.stat workingset_refault_anon"),
                     format!("+{back:.0} pages/s"),
                 )
-                .with_fix(super::fixes::raise_limit(facts, g, wanted)),
+                .with_fix(super::fixes::raise_limit_or_ask(facts, g, wanted)),
             )
         })
         .collect()

@@ -147,10 +147,24 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// One look at what a group has used. Groups that are no containers tell memory only.
+/// Which groups have containers in them.
+pub(super) fn around_containers(groups: &[CgroupFacts]) -> Vec<bool> {
+    let mut around = vec![false; groups.len()];
+    // Parents come first.
+    for (at, group) in groups.iter().enumerate().rev() {
+        if let Some(parent) = group.parent.filter(|_| around[at] || group.container.is_some()) {
+            around[parent] = true;
+        }
+    }
+    around
+}
+
+/// One look at what a group has used. Groups that are no containers tell memory only; those around containers also how their quota
+/// stopped them.
 pub(super) fn counters(
     layout: &CgroupLayout,
     group: &CgroupFacts,
+    is_around: bool,
     warnings: &mut Warnings,
 ) -> CgroupCounters {
     let path = path_of(group);
@@ -158,7 +172,7 @@ pub(super) fn counters(
     if let Some((version, dir)) = layout.dir(CgroupController::Memory, &path) {
         memory(version, &dir, &mut counters, group.container.is_some(), warnings);
     }
-    if group.container.is_none() {
+    if group.container.is_none() && !is_around {
         return counters;
     }
     if let Some((version, dir)) = layout.dir(CgroupController::Cpu, &path) {
@@ -167,6 +181,9 @@ pub(super) fn counters(
         if let (CgroupVersion::V1, Some(nanos)) = (version, counters.cpu.remove("throttled_time")) {
             counters.cpu.insert("throttled_usec".into(), nanos / 1_000);
         }
+    }
+    if group.container.is_none() {
+        return counters;
     }
     // Each cgroup counts its own quota alone.
     if let Some(below) = cgroup::subgroup(layout, &path)
@@ -258,6 +275,7 @@ pub(super) fn settings(
     layout: &CgroupLayout,
     held: &LeaseSnapshot,
     group: &mut CgroupFacts,
+    is_around: bool,
     warnings: &mut Warnings,
 ) {
     let path = path_of(group);
@@ -265,10 +283,12 @@ pub(super) fn settings(
     if group.parent.is_none() {
         wanted.push((CgroupController::Io, &[], &["io.cost.qos"]));
     }
+    if group.container.is_some() || is_around {
+        wanted.push((CgroupController::Cpu, &CPU_V1[..], &CPU_V2[..]));
+    }
     if group.container.is_some() {
         wanted.extend([
-            (CgroupController::Cpu, &CPU_V1[..], &CPU_V2[..]),
-            (CgroupController::Cpuset, &CPUSET_V1, &CPUSET_V2),
+            (CgroupController::Cpuset, &CPUSET_V1[..], &CPUSET_V2[..]),
             (CgroupController::Io, &IO_V1, &IO_V2),
             (CgroupController::Pids, &PIDS, &PIDS),
         ]);

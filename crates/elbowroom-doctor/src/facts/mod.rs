@@ -92,8 +92,9 @@ pub(crate) fn collect_facts(
     // As many as the kernel counts, where it is not known how many there are.
     facts.host.memory_directories = walk.directories.unwrap_or(u64::MAX);
     facts.groups = walk.groups;
-    for group in &mut facts.groups {
-        group.before = group::counters(&layout, group, &mut warnings);
+    let around = group::around_containers(&facts.groups);
+    for (group, is_around) in facts.groups.iter_mut().zip(&around) {
+        group.before = group::counters(&layout, group, *is_around, &mut warnings);
     }
 
     std::thread::sleep(config.wait.saturating_sub(begin.elapsed()));
@@ -102,9 +103,9 @@ pub(crate) fn collect_facts(
     facts.host.after = machine::counters(&root)?;
     machine::update_disks(&root, &mut facts.host.disks)?;
     let held = LeaseSnapshot::read(&config.leases)?;
-    for group in &mut facts.groups {
-        group.after = group::counters(&layout, group, &mut warnings);
-        group::settings(&root, &layout, &held, group, &mut warnings);
+    for (group, is_around) in facts.groups.iter_mut().zip(&around) {
+        group.after = group::counters(&layout, group, *is_around, &mut warnings);
+        group::settings(&root, &layout, &held, group, *is_around, &mut warnings);
     }
     // One that ended in between has no second look, and nothing to say.
     group::forget_gone(&mut facts.groups);
@@ -250,6 +251,35 @@ mod tests {
         let facts = collect_facts(&config, Vec::new()).unwrap();
         let web = facts.groups.iter().find(|g| g.path == "/a.slice/web").unwrap();
         assert_eq!((web.text("memory.low"), web.is_leased("memory.low")), (Some("7"), false));
+    }
+
+    #[test]
+    fn a_quota_is_read_of_what_is_around_containers_and_of_nothing_else_outside() {
+        let host = host();
+        for dir in ["a.slice", "b.service"] {
+            let write =
+                |file: &str, text: &str| host.write(&format!("sys/fs/cgroup/{dir}/{file}"), text).unwrap();
+            write("memory.events", "low 0\n");
+            write("memory.current", "1\n");
+            write("cpu.max", "200000 100000\n");
+            write("cpu.stat", "usage_usec 1\nnr_periods 9\nnr_throttled 3\nthrottled_usec 5\n");
+        }
+        let config = DoctorConfig {
+            root: host.path().into(),
+            containers: ContainerSources {
+                patterns: vec!["/a.slice/web".into()],
+                ..ContainerSources::default()
+            },
+            leases: host.path().join(DIR),
+            wait: Duration::ZERO,
+        };
+        let facts = collect_facts(&config, Vec::new()).unwrap();
+        let of = |path: &str| facts.groups.iter().find(|g| g.path == path).unwrap();
+        let read = |path: &str| {
+            (of(path).text("cpu.max"), of(path).before.cpu.get("nr_throttled"), of(path).after.cpu.len())
+        };
+        assert_eq!(read("/a.slice"), (Some("200000 100000"), Some(&3), 4));
+        assert_eq!(read("/b.service"), (None, None, 0));
     }
 
     #[test]

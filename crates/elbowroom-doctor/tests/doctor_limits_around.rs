@@ -1,0 +1,148 @@
+//! Limits of the cgroups around a container: pods, slices, `--cgroup-parent`. What is full then is not the container's own.
+
+use crate::doctor_host::{Sim, says};
+use elbowroom_doctor::checks::ControllerVersion::{V1, V2};
+use elbowroom_doctor::checks::sizing::estimate_need;
+use elbowroom_doctor::checks::{CgroupFacts, examine};
+use elbowroom_types::container::Pod;
+use elbowroom_types::finding::{DoctorFinding, Severity};
+use elbowroom_types::sample::MemoryStat;
+use elbowroom_types::unit::Bytes;
+
+const MIB: u64 = 1 << 20;
+
+fn around(host: &mut Sim) -> &mut CgroupFacts {
+    &mut host.facts.groups[1]
+}
+
+fn found(host: &Sim, check: &str) -> Option<DoctorFinding> {
+    examine(&host.facts).into_iter().find(|found| found.check == check)
+}
+
+#[test]
+fn a_quota_around_a_container_that_waits_is_told_of_with_its_file() {
+    for version in [V1, V2] {
+        let host = |waits: u32| {
+            let mut host = Sim::new(version);
+            let group = around(&mut host);
+            let settings = match version {
+                V1 => vec![("cpu.cfs_quota_us", "200000"), ("cpu.cfs_period_us", "100000")],
+                V2 => vec![("cpu.max", "200000 100000")],
+            };
+            group.files.extend(settings.into_iter().map(|(file, text)| (file.to_owned(), text.to_owned())));
+            for (key, n) in [("nr_periods", 20), ("nr_throttled", 10), ("throttled_usec", 300_000)] {
+                group.before.cpu.insert(key.into(), 0);
+                group.after.cpu.insert(key.into(), n);
+            }
+            host.waits(0, waits);
+            host
+        };
+        assert_eq!(says("cpu-throttled", &host(100)), None, "it does not wait for a CPU");
+        let found = found(&host(4_000), "cpu-throttled").expect("a quota that stops it");
+        assert_eq!(found.container.as_deref(), Some("web"));
+        assert!(
+            found.sentence.starts_with("The quota of 2.0 CPUs of /docker around it stopped all"),
+            "{}",
+            found.sentence
+        );
+        assert!(found.evidence[1].file.contains("/docker/cpu."), "{:?}", found.evidence);
+        let write = &found.fix.expect("a larger quota").writes[0];
+        assert!(!write.file.contains("/c1/") && write.to.starts_with("300000"), "{write:?}");
+    }
+}
+
+#[test]
+fn a_full_limit_around_a_container_is_told_of_and_named_after_a_kill() {
+    for version in [V1, V2] {
+        let host = |cache: u64| {
+            let mut host = Sim::new(version);
+            let file = if version == V2 { "memory.max" } else { "memory.limit_in_bytes" };
+            let group = around(&mut host);
+            group.files.insert(file.into(), (256 * MIB).to_string());
+            group.after.usage = Some(Bytes::mib(255));
+            group.after.memory = Some(MemoryStat { active_file: Bytes::mib(cache), ..MemoryStat::EMPTY });
+            host.event_around("max", 50);
+            host.waits(2, 500);
+            host
+        };
+        assert_eq!(says("at-memory-limit", &host(100)), None, "cache gives way");
+        let (severity, command) = says("at-memory-limit", &host(1)).expect("a full limit");
+        assert_eq!(severity, Severity::Warning);
+        let command = command.expect("a larger limit");
+        assert!(command.contains("/docker/memory."), "{command}");
+    }
+    let mut host = Sim::new(V2);
+    host.set_around("memory.max", &(256 * MIB).to_string());
+    host.event_around("oom", 1);
+    host.event("oom_kill", 1);
+    let advice = found(&host, "oom-killed").expect("a kill").advice.expect("no limit of its own");
+    assert_eq!(advice, "It was at no limit of its own: that of /docker around it, 256MiB, was full.");
+}
+
+#[test]
+fn a_high_around_a_container_holds_it_up() {
+    let mut host = Sim::new(V2);
+    host.set_around("memory.high", &(256 * MIB).to_string());
+    around(&mut host).after.usage = Some(Bytes::mib(255));
+    host.event_around("high", 500);
+    assert_eq!(says("high-throttles", &host), None, "nothing waits");
+    host.full(2, 2_000);
+    let (_, command) = says("high-throttles", &host).expect("all of it waits");
+    assert_eq!(command.as_deref(), Some("echo 335544320 > /sys/fs/cgroup/docker/memory.high"));
+}
+
+/// The kernel counts at the cgroup whose limit lets in no more, and those around it (mm/memcontrol.c, `try_charge_memcg`).
+#[test]
+fn in_a_pod_a_containers_limit_is_counted_by_the_pod() {
+    let host = |in_pod: bool| {
+        let mut host = Sim::new(V2);
+        host.limit(128 * MIB);
+        host.usage(127 * MIB);
+        host.anon(125 * MIB);
+        host.set_around("memory.max", &(128 * MIB).to_string());
+        // The cgroup around has more in it than these two facts say, so that only the container can be near its limit.
+        host.event_around("max", 100);
+        host.waits(2, 500);
+        host.swap(20 * MIB);
+        host.swap_ins(1_000);
+        host.refaults(1_000);
+        let pod = Pod {
+            uid: "u".into(),
+            name: Some("web-5d4f8c7b9d-x2x7q".into()),
+            namespace: Some("shop".into()),
+        };
+        let container = host.facts.groups[2].container.as_mut().expect("web");
+        container.pod = in_pod.then_some(pod);
+        host
+    };
+    for check in ["at-memory-limit", "anon-evicts-cache", "swaps-at-own-limit"] {
+        let (_, command) = says(check, &host(true)).unwrap_or_else(|| panic!("{check}"));
+        let command = command.expect("a pod's limit is in its specification");
+        assert!(
+            command.starts_with("kubectl -n shop set resources deployment/web --containers=web"),
+            "{check}: {command}"
+        );
+    }
+    for check in ["at-memory-limit", "anon-evicts-cache"] {
+        assert_eq!(says(check, &host(false)), None, "{check}: another's limit");
+    }
+}
+
+#[test]
+fn dentries_and_inodes_at_a_limit_give_way_as_cache_does() {
+    let host = |slab: u64| {
+        let mut host = Sim::new(V2);
+        host.limit(256 * MIB);
+        host.usage(250 * MIB);
+        host.anon(20 * MIB);
+        host.facts.groups[2].after.memory.as_mut().expect("set").slab_reclaimable = Bytes::mib(slab);
+        host.hits(100);
+        host.waits(2, 500);
+        host
+    };
+    assert!(says("at-memory-limit", &host(10)).is_some());
+    let with_slab = host(220);
+    assert_eq!(says("at-memory-limit", &with_slab), None);
+    // 20 MiB of its own and 10 of the kernel's, and a tenth.
+    assert_eq!(estimate_need(&with_slab.facts, &with_slab.facts.groups[2]).need, Bytes::mib(33));
+}
