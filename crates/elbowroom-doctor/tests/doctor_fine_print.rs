@@ -33,6 +33,16 @@ fn a_slice_that_holds_containers_is_not_to_be_bounded_for_its_services() {
     assert_eq!(command(V1, false), None);
 }
 
+/// openzfs/zfs#10255: with OpenZFS 2.3 the cache may grow to nearly all memory.
+#[test]
+fn a_host_full_of_what_zfs_gives_back_is_not_short() {
+    let mut host = Sim::new(V2);
+    host.available(GIB / 4);
+    assert!(says("host-short-of-memory", &host).is_some());
+    host.meminfo("evictable cache of ZFS", 6 * GIB);
+    assert_eq!(says("host-short-of-memory", &host), None);
+}
+
 #[test]
 fn periods_are_those_of_the_quota_that_stopped_it_its_own_or_the_one_below_its_scope() {
     let evidence = |own: [u64; 3], below: [u64; 3]| {

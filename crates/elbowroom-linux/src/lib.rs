@@ -43,6 +43,7 @@ pub mod unix_socket;
 pub mod view_page;
 pub mod warnings;
 pub mod watch;
+pub mod zfs;
 
 pub use parse::Malformed;
 pub use sensor::{GroupDetails, Sensor, SensorConfig, SensorError};

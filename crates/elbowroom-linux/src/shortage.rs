@@ -2,6 +2,7 @@
 
 use crate::proc;
 use crate::root::{ReadError, Root};
+use crate::zfs;
 use elbowroom_types::psi::Pressure;
 use elbowroom_types::unit::Bytes;
 
@@ -12,7 +13,7 @@ pub struct Shortage {
     pub cpu: Option<Pressure>,
     /// `/proc/pressure/memory`.
     pub memory: Option<Pressure>,
-    /// `MemAvailable` of `/proc/meminfo`.
+    /// `MemAvailable` of `/proc/meminfo`, and what ZFS's cache gives back.
     pub available: Option<Bytes>,
 }
 
@@ -22,7 +23,9 @@ pub fn read(root: &Root) -> Shortage {
     let available = || -> Result<Option<Bytes>, ReadError> {
         let path = "/proc/meminfo";
         let text = root.read(path)?;
-        Ok(proc::meminfo(&text).map_err(|source| ReadError::malformed(path, source))?.mem_available)
+        let available =
+            proc::meminfo(&text).map_err(|source| ReadError::malformed(path, source))?.mem_available;
+        Ok(available.map(|available| available.saturating_add(zfs::evictable_cache(root))))
     };
     Shortage {
         cpu: pressure("/proc/pressure/cpu"),

@@ -75,8 +75,8 @@ fn overwritten(facts: &HostFacts) -> Vec<DoctorFinding> {
 pub(super) const HOST_SHORT_OF_MEMORY: DoctorCheck = DoctorCheck {
     id: "host-short-of-memory",
     pitfall: "the host is short of memory",
-    reads_v1: "/proc/pressure/memory full avg10, /proc/meminfo MemAvailable",
-    reads_v2: "/proc/pressure/memory full avg10, /proc/meminfo MemAvailable",
+    reads_v1: "/proc/pressure/memory full avg10, /proc/meminfo MemAvailable, /proc/spl/kstat/zfs/arcstats",
+    reads_v2: "/proc/pressure/memory full avg10, /proc/meminfo MemAvailable, /proc/spl/kstat/zfs/arcstats",
     threshold: "all tasks wait for memory more than 5 % of the last 10 s, or less than 3 % of MemTotal is available",
     reference: "Documentation/accounting/psi.rst",
     run: host_short_of_memory,
@@ -98,7 +98,7 @@ fn host_short_of_memory(facts: &HostFacts) -> Vec<DoctorFinding> {
         },
     )
     .with_evidence("/proc/pressure/memory full avg10", format!("{}.{:02}%", full / 100, full % 100))
-    .with_evidence("/proc/meminfo MemAvailable", available);
+    .with_evidence(facts.host.available_file(), available);
     if let Some(g) = most {
         found = found.with_evidence(g.file(HierarchyController::Memory, g.usage_file()), g.usage());
     }

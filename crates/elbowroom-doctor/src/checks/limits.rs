@@ -224,7 +224,7 @@ fn host_oom(facts: &HostFacts) -> Vec<DoctorFinding> {
     vec![
         DoctorFinding::new(severity, sentence)
             .with_evidence("/proc/vmstat oom_kill", format!("+{all}"))
-            .with_evidence("/proc/meminfo MemAvailable", facts.host.mem_available())
+            .with_evidence(facts.host.available_file(), facts.host.mem_available())
             .with_fix(manual_fix(&["dmesg --ctime | grep -i 'out of memory'"]))
             .with_advice(
                 "Where it was the host, limits promise more than there is: see memory-not-reserved.",

@@ -32,6 +32,7 @@ pub mod sizing;
 mod snapshot;
 mod swap;
 
+pub(crate) use facts::ZFS_CACHE;
 pub use facts::{
     AppliedWrite, CgroupCounters, CgroupFacts, ControllerVersion, DiskCounters, DiskFacts, FixedHeap,
     HierarchyController, HostFacts, MachineCounters, MachineFacts, MountFacts, NumaNodeFacts,
@@ -96,6 +97,7 @@ pub const CHECKS: &[DoctorCheck] = &[
     kernel::OVERCOMMIT,
     kernel::TABLE_FULL,
     cpu::THROTTLED,
+    cpu::STOLEN,
     cpu::CPUSET_NARROWED,
     cpu::CPUSET_CONTENDED,
     cpu::MINIMUM_WEIGHT,

@@ -14,7 +14,7 @@ pub(super) fn shortage(facts: &HostFacts) -> Option<(String, String)> {
     let host = &facts.host;
     let available = host.mem_available();
     if available < Bytes(LOW_MEMORY.of(host.mem_total().get())) {
-        return Some(("/proc/meminfo MemAvailable".into(), available.to_string()));
+        return Some((host.available_file().into(), available.to_string()));
     }
     if let Some(reclaim) = host_reclaim(facts) {
         return Some(reclaim);

@@ -50,7 +50,7 @@ fn not_reserved(facts: &HostFacts) -> Vec<DoctorFinding> {
             .with_evidence(memory(g.hard_limit_file()), hard)
             .with_evidence(memory(g.usage_file()), g.usage())
             .with_evidence(memory(reservation), g.text(reservation).unwrap_or("absent"))
-            .with_evidence("/proc/meminfo MemAvailable", available);
+            .with_evidence(facts.host.available_file(), available);
             if let Some((file, value)) = &short {
                 finding = finding.with_evidence(file, value);
             }

@@ -6,6 +6,7 @@ use crate::proc;
 use crate::root::{ReadError, Root, if_present};
 use crate::sensor::MAX_GROUPS_PER_TENANT;
 use crate::warnings::Warnings;
+use crate::zfs;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::{GroupMemory, NodeMemory, StallTotals};
 use elbowroom_types::sample::MemoryStat;
@@ -43,7 +44,10 @@ impl MemoryReader {
         });
         NodeMemory {
             mem_free: meminfo.mem_free,
-            mem_available: meminfo.mem_available.unwrap_or(meminfo.mem_free),
+            mem_available: meminfo
+                .mem_available
+                .unwrap_or(meminfo.mem_free)
+                .saturating_add(zfs::evictable_cache(&self.root)),
             swap_free: meminfo.swap_free,
             swap_total: meminfo.swap_total,
             stalled: self.warnings.ok_or_warn(pressure).flatten().map(|pressure| pressure.some.total),
@@ -327,6 +331,16 @@ some avg10=0.00 avg60=0.00 avg300=0.00 total=50
             group.unwrap().swap_room
         };
         assert_eq!([below("container"), below("other")], [Bytes(8_000), Bytes(60_000_000)]);
+    }
+
+    #[test]
+    fn what_the_cache_of_zfs_gives_back_is_available() {
+        let keys =
+            ["mru_evictable_data", "mru_evictable_metadata", "mfu_evictable_data", "mfu_evictable_metadata"];
+        let stats: String = keys.iter().map(|key| format!("{key} 4 268435456\n")).collect();
+        let stats = format!("-- proc/spl/kstat/zfs/arcstats --\n{stats}c_min 4 0\nsize 4 2147483648\n");
+        let (node, _) = read(&(V2.to_owned() + &stats), "/pod/web");
+        assert_eq!((node.mem_free, node.mem_available), (Bytes::gib(1), Bytes::gib(3)));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use super::Sensor;
 use super::meter::is_small_change;
 use super::tree::{GroupEntry, GroupSlot, GroupTree};
-use crate::{cgroup, proc};
+use crate::{cgroup, proc, zfs};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::{CgroupSettings, ReclaimCounters};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
@@ -80,6 +80,7 @@ impl Sensor {
         });
         let info = self.proc_file("/proc/meminfo", proc::meminfo);
         let available = self.warnings.ok_or_warn(info).and_then(|info| info.mem_available);
+        let available = available.map(|available| available.saturating_add(zfs::evictable_cache(&self.root)));
         let protected: Bytes = self.machine.available.protected.values().copied().sum();
         (available.map(|available| available.saturating_sub(protected)), reclaim.flatten())
     }
