@@ -119,6 +119,40 @@ fn quota(group: &CgroupFacts) -> Option<(&'static str, u64, u64)> {
     Some(("cpu.max", quota.parse().ok()?, period.parse().ok().filter(|p| *p > 0)?))
 }
 
+/// The machine is itself a guest whose host gives its CPUs to others.
+pub(super) const STOLEN: DoctorCheck = DoctorCheck {
+    id: "cpu-stolen",
+    pitfall: "the hypervisor gives the machine's CPUs to others",
+    reads_v1: "/proc/stat steal, /proc/pressure/cpu",
+    reads_v2: "/proc/stat steal, /proc/pressure/cpu",
+    threshold: "more than 10 % of the machine's CPU time between the looks stolen, and tasks wait for a CPU 10 % of the last 10 s",
+    reference: "proc_stat(5), steal",
+    run: stolen,
+};
+
+fn stolen(facts: &HostFacts) -> Vec<DoctorFinding> {
+    let (Some(before), Some(after), Some(pressure)) =
+        (facts.host.before.cpu, facts.host.after.cpu, facts.host.after.pressure.as_ref())
+    else {
+        return Vec::new();
+    };
+    let [all, stolen] = [0, 1].map(|at| after[at].saturating_sub(before[at]).get());
+    let waits = pressure[0].some.avg10;
+    if u128::from(stolen) * 10 <= u128::from(all) || waits < 1_000 {
+        return Vec::new();
+    }
+    let part = format!("{:.0}%", stolen as f64 * 100.0 / all as f64);
+    vec![
+        DoctorFinding::new(
+            Severity::Warning,
+            format!("The hypervisor keeps {part} of its CPU time from this machine: what waits for a CPU here waits for other machines."),
+        )
+        .with_evidence("/proc/stat steal", part)
+        .with_evidence("/proc/pressure/cpu some avg10", format!("{}.{:02}%", waits / 100, waits % 100))
+        .with_advice("No limit here helps: a burstable instance has used its credits, or its host has too many guests."),
+    ]
+}
+
 /// It asked for CPUs that it does not get.
 pub(super) const CPUSET_NARROWED: DoctorCheck = DoctorCheck {
     id: "cpuset-narrowed",

@@ -38,6 +38,9 @@ pub enum HierarchyController {
     Unified,
 }
 
+/// What ZFS's cache gives back, beside the lines of `/proc/meminfo`, which does not have it.
+pub(crate) const ZFS_CACHE: &str = "evictable cache of ZFS";
+
 /// A host, seen twice.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostFacts {
@@ -89,6 +92,9 @@ pub struct MachineCounters {
     pub vmstat: BTreeMap<String, u64>,
     /// `/proc/pressure/{cpu,io,memory}`; absent where the kernel does not account pressure.
     pub pressure: Option<[Pressure; 3]>,
+    /// The sums over all CPUs in `/proc/stat`: all time, and `steal`.
+    #[serde(default)]
+    pub cpu: Option<[Micros; 2]>,
 }
 
 /// A whole disk.
@@ -280,9 +286,18 @@ impl MachineFacts {
         self.meminfo("MemTotal").unwrap_or_default()
     }
 
-    /// `MemAvailable`, or `MemFree` before Linux 3.14.
+    /// `MemAvailable`, or `MemFree` before Linux 3.14; and what ZFS's cache gives back.
     pub fn mem_available(&self) -> Bytes {
-        self.meminfo("MemAvailable").or_else(|| self.meminfo("MemFree")).unwrap_or_default()
+        let kernel = self.meminfo("MemAvailable").or_else(|| self.meminfo("MemFree")).unwrap_or_default();
+        kernel.saturating_add(self.meminfo(ZFS_CACHE).unwrap_or_default())
+    }
+
+    /// Where that is read, as evidence names it.
+    pub(crate) fn available_file(&self) -> &'static str {
+        match self.meminfo(ZFS_CACHE) {
+            Some(_) => "/proc/meminfo MemAvailable and ZFS's cache",
+            None => "/proc/meminfo MemAvailable",
+        }
     }
 
     /// A counter of `/proc/vmstat` at both looks.

@@ -1,10 +1,10 @@
 //! Facts about the machine as a whole.
 
-use crate::checks::{DiskFacts, MachineCounters, MachineFacts, NumaNodeFacts};
+use crate::checks::{DiskFacts, MachineCounters, MachineFacts, NumaNodeFacts, ZFS_CACHE};
 use crate::host_text;
 use elbowroom_linux::cgroup::CgroupLayout;
 use elbowroom_linux::root::{ReadError, Root, if_present};
-use elbowroom_linux::{Malformed, proc};
+use elbowroom_linux::{Malformed, proc, zfs};
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::id::DeviceNumber;
 use elbowroom_types::unit::Bytes;
@@ -46,13 +46,22 @@ const KNOWN_MEMORY_MANAGERS: [&str; 8] =
 pub(super) fn counters(root: &Root) -> Result<MachineCounters, ReadError> {
     let pressure = ["cpu", "io", "memory"]
         .map(|of| parse(root, &format!("/proc/pressure/{of}"), proc::pressure).ok().flatten());
+    let mut meminfo = parse(root, "/proc/meminfo", host_text::meminfo)?.unwrap_or_default();
+    let zfs = zfs::evictable_cache(root);
+    if zfs > Bytes::ZERO {
+        meminfo.insert(ZFS_CACHE.to_owned(), zfs);
+    }
     Ok(MachineCounters {
-        meminfo: parse(root, "/proc/meminfo", host_text::meminfo)?.unwrap_or_default(),
+        meminfo,
         vmstat: parse(root, "/proc/vmstat", host_text::keyed)?.unwrap_or_default(),
         pressure: match pressure {
             [Some(cpu), Some(io), Some(memory)] => Some([cpu, io, memory]),
             _ => None,
         },
+        cpu: parse(root, "/proc/stat", proc::stat)?.map(|stat| {
+            let cpu = stat.total;
+            [[cpu.busy(), cpu.idle, cpu.iowait].into_iter().sum(), cpu.steal]
+        }),
     })
 }
 

@@ -3,6 +3,7 @@
 use super::{Row, row};
 use elbowroom_doctor::checks::ControllerVersion::{V1, V2};
 use elbowroom_types::finding::Severity::Warning;
+use elbowroom_types::unit::Micros;
 
 pub(super) fn rows() -> Vec<Row> {
     vec![
@@ -28,6 +29,18 @@ pub(super) fn rows() -> Vec<Row> {
                 h.throttled(20, 10, 300_000)
             },
             |h| h.throttled(100, 5, 300_000),
+        ),
+        row(
+            "cpu-stolen",
+            V1,
+            Warning,
+            "",
+            |h| {
+                h.facts.host.before.cpu = Some([Micros::secs(90); 2]);
+                h.facts.host.after.cpu = Some([Micros::secs(94), Micros::secs(91)]);
+                h.facts.host.after.pressure.as_mut().unwrap()[0].some.avg10 = 3_000;
+            },
+            |h| h.facts.host.after.cpu = Some([Micros::secs(94), Micros(90_300_000)]),
         ),
         row(
             "cpuset-narrowed",
