@@ -244,8 +244,44 @@ pub(crate) type DiskLine<'a> = (DeviceNumber, &'a str, DiskStat);
 
 /// `/proc/diskstats` (`Documentation/admin-guide/iostats.rst`), in its order. Sectors there are 512 bytes on every disk.
 /// Discards and flushes are not kept.
+///
+/// With native NVMe multipath the disk that programs use (`nvme0n1`) is bio-based: until Linux counts for it, only its hidden paths
+/// (`nvme0c0n1`, which have no number) say anything. They are no disks; what they did is the disk's.
 pub fn diskstats(text: &str) -> Result<Vec<DiskLine<'_>>, Malformed> {
-    text.lines().map(disk_line).collect()
+    let lines: Vec<DiskLine<'_>> = text.lines().map(disk_line).collect::<Result<_, _>>()?;
+    let (paths, mut disks): (Vec<DiskLine<'_>>, Vec<DiskLine<'_>>) =
+        lines.into_iter().partition(|(_, name, _)| multipath_disk(name).is_some());
+    for (_, name, stat) in &mut disks {
+        let of_it = |path: &&DiskLine<'_>| multipath_disk(path.1).as_deref() == Some(*name);
+        if *stat == DiskStat::default() {
+            *stat = paths.iter().filter(of_it).fold(*stat, |sum, (_, _, path)| both_paths(sum, *path));
+        }
+    }
+    Ok(disks)
+}
+
+/// The disk of a path: `nvme0n1` of `nvme0c3n1` (drivers/nvme/host/multipath.c, `nvme_mpath_set_disk_name`).
+fn multipath_disk(name: &str) -> Option<String> {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let (subsystem, rest) = name.strip_prefix("nvme")?.split_once('c')?;
+    let (controller, namespace) = rest.split_once('n')?;
+    let numbers = [subsystem, controller, namespace];
+    numbers.into_iter().all(is_number).then(|| format!("nvme{subsystem}n{namespace}"))
+}
+
+fn both_paths(a: DiskStat, b: DiskStat) -> DiskStat {
+    DiskStat {
+        rios: a.rios.saturating_add(b.rios),
+        rbytes: a.rbytes.saturating_add(b.rbytes),
+        rticks: a.rticks.saturating_add(b.rticks),
+        wios: a.wios.saturating_add(b.wios),
+        wbytes: a.wbytes.saturating_add(b.wbytes),
+        wticks: a.wticks.saturating_add(b.wticks),
+        in_flight: a.in_flight.saturating_add(b.in_flight),
+        // How long something was under way, not how much: both may have been busy at once.
+        io_ticks: a.io_ticks.max(b.io_ticks),
+        time_in_queue: a.time_in_queue.saturating_add(b.time_in_queue),
+    }
 }
 
 fn disk_line(line: &str) -> Result<DiskLine<'_>, Malformed> {
@@ -484,6 +520,27 @@ verylongname123:5 1 0 0 0 0 0 0 7 1 0 0 0 0 0 0
         ] {
             assert_eq!(diskstats(&format!("{new}{bad}\n")).unwrap_err().line, bad);
         }
+    }
+
+    /// Atoptool/atop#157, sysstat/sysstat#341.
+    #[test]
+    fn what_the_paths_of_an_nvme_disk_did_is_the_disks_where_the_kernel_counts_nothing_for_it() {
+        let path = |controller: u32, n: u32| {
+            format!("   0       0 nvme0c{controller}n1 {n} 0 8 {n} {n} 0 16 4 1 {n} 6\n")
+        };
+        let head = |n: u32| format!(" 259       1 nvme0n1 {n} 0 0 0 0 0 0 0 0 0 0\n");
+        let part = " 259       2 nvme0n1p1 5 0 8 1 0 0 0 0 0 1 1\n";
+        let read = |text: &str| -> Vec<(String, u64, u32, u64)> {
+            let rows = diskstats(text).unwrap().into_iter();
+            rows.map(|(_, name, s)| (name.to_owned(), s.rios + s.wios, s.in_flight, s.io_ticks.get()))
+                .collect()
+        };
+        let of = |name: &str, ios, in_flight, ms: u64| (name.to_owned(), ios, in_flight, ms * 1_000);
+        let text = format!("{}{}{}{part}", path(0, 70), path(1, 30), head(0));
+        assert_eq!(read(&text), [of("nvme0n1", 200, 2, 70), of("nvme0n1p1", 5, 0, 1)]);
+        let counted = format!("{}{}", path(0, 70), head(9));
+        assert_eq!(read(&counted), [of("nvme0n1", 9, 0, 0)]);
+        assert_eq!(read(&head(0).replace("nvme0n1", "nvme0cn1")), [of("nvme0cn1", 0, 0, 0)]);
     }
 
     #[test]
