@@ -91,6 +91,27 @@ fn a_high_around_a_container_holds_it_up() {
     assert_eq!(command.as_deref(), Some("echo 335544320 > /sys/fs/cgroup/docker/memory.high"));
 }
 
+#[test]
+fn threads_and_files_in_memory_of_a_pod_fill_its_limits() {
+    let mut host = Sim::new(V2);
+    let group = around(&mut host);
+    group
+        .files
+        .extend([("pids.current", "990"), ("pids.max", "1000")].map(|(k, v)| (k.to_owned(), v.to_owned())));
+    let (_, command) = says("pids-near-limit", &host).expect("no thread more");
+    assert_eq!(command.as_deref(), Some("echo 2000 > /sys/fs/cgroup/docker/pids.max"));
+    let mut host = Sim::new(V2);
+    host.set_around("memory.max", &(100 * MIB).to_string());
+    let group = around(&mut host);
+    group.after.usage = Some(Bytes::mib(90));
+    group.after.memory = Some(MemoryStat { shmem: Bytes::mib(60), ..MemoryStat::EMPTY });
+    let sentence = found(&host, "tmpfs-fills-limit").expect("files of a container that is gone").sentence;
+    assert!(
+        sentence.starts_with("60MiB of the limit of 100MiB of /docker around it are files in memory"),
+        "{sentence}"
+    );
+}
+
 /// The kernel counts at the cgroup whose limit lets in no more, and those around it (mm/memcontrol.c, `try_charge_memcg`).
 #[test]
 fn in_a_pod_a_containers_limit_is_counted_by_the_pod() {

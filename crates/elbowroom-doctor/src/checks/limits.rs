@@ -302,9 +302,9 @@ fn oom_disabled(facts: &HostFacts) -> Vec<DoctorFinding> {
 pub(super) const SHMEM: DoctorCheck = DoctorCheck {
     id: "tmpfs-fills-limit",
     pitfall: "files in memory count as memory",
-    reads_v1: "memory.stat total_shmem, memory.limit_in_bytes",
-    reads_v2: "memory.stat shmem, memory.max",
-    threshold: "use above 80 % of the limit, and more than 30 % of the limit in tmpfs or shared memory",
+    reads_v1: "memory.stat total_shmem and memory.limit_in_bytes up to the root",
+    reads_v2: "memory.stat shmem and memory.max up to the root",
+    threshold: "use above 80 % of the limit, its own or that of a cgroup around it, and more than 30 % of the limit in tmpfs or shared memory",
     reference: "Documentation/filesystems/tmpfs.rst",
     run: shmem,
 };
@@ -312,21 +312,31 @@ pub(super) const SHMEM: DoctorCheck = DoctorCheck {
 fn shmem(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
-        .filter_map(|g| {
-            let (limit, shmem) = (g.hard_limit()?, g.stat().shmem);
-            let full = g.usage() > Bytes(Percent::whole(80).of(limit.get()));
-            (full && shmem > Bytes(Percent::whole(30).of(limit.get()))).then(|| {
-                DoctorFinding::new(
-                    Severity::Warning,
-                    format!("{shmem} of its limit of {limit} are files in memory (/dev/shm, /tmp on tmpfs): only deleting frees them."),
-                )
-                .for_cgroup(g.container_name(), &g.path)
-                .with_evidence(g.file(HierarchyController::Memory, "memory.stat shmem"), shmem)
-                .with_evidence(g.file(HierarchyController::Memory, g.hard_limit_file()), limit)
-                .with_fix(raise_limit_or_ask(facts, g, a_quarter_more(limit)))
-            })
-        })
+        .filter_map(|g| std::iter::once(g).chain(facts.ancestors(g)).find_map(|at| shmem_fills(facts, g, at)))
         .collect()
+}
+
+/// How files in memory fill the limit of `at`, which is `group` or around it. A volume in memory outlives the containers of its pod,
+/// and what one that is gone wrote there is charged to the pod.
+fn shmem_fills(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts) -> Option<DoctorFinding> {
+    let (limit, shmem) = (at.hard_limit()?, at.stat().shmem);
+    let full = at.usage() > Bytes(Percent::whole(80).of(limit.get()));
+    let whose = match at.path == group.path {
+        true => format!("its limit of {limit}"),
+        false => format!("the limit of {limit} of {} around it", at.path),
+    };
+    (full && shmem > Bytes(Percent::whole(30).of(limit.get()))).then(|| {
+        DoctorFinding::new(
+            Severity::Warning,
+            format!(
+                "{shmem} of {whose} are files in memory (/dev/shm, /tmp on tmpfs): only deleting frees them."
+            ),
+        )
+        .for_cgroup(group.container_name(), &group.path)
+        .with_evidence(at.file(HierarchyController::Memory, "memory.stat shmem"), shmem)
+        .with_evidence(at.file(HierarchyController::Memory, at.hard_limit_file()), limit)
+        .with_fix(raise_limit_or_ask(facts, at, a_quarter_more(limit)))
+    })
 }
 
 /// Memory of the kernel's own.
@@ -449,9 +459,9 @@ fn jvm_misses_container(facts: &HostFacts) -> Vec<DoctorFinding> {
 pub(super) const PIDS: DoctorCheck = DoctorCheck {
     id: "pids-near-limit",
     pitfall: "the limit on processes is near",
-    reads_v1: "pids.current, pids.max",
-    reads_v2: "pids.current, pids.max",
-    threshold: "more than 90 % of pids.max",
+    reads_v1: "pids.current and pids.max up to the root",
+    reads_v2: "pids.current and pids.max up to the root",
+    threshold: "more than 90 % of pids.max, its own or that of a cgroup around it",
     reference: "Documentation/admin-guide/cgroup-v2.rst, PID",
     run: pids,
 };
@@ -459,18 +469,28 @@ pub(super) const PIDS: DoctorCheck = DoctorCheck {
 fn pids(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
-        .filter_map(|g: &CgroupFacts| {
-            let (now, most) = (g.number("pids.current")?, g.number("pids.max")?);
-            (now * 10 > most * 9).then(|| {
-                DoctorFinding::new(
-                    Severity::Warning,
-                    format!("It has {} and may have {most}: the next ones will fail with \"Resource temporarily unavailable\".", counted(now, "thread")),
-                )
-                .for_cgroup(g.container_name(), &g.path)
-                .with_evidence(g.file(HierarchyController::Pids, "pids.current"), now)
-                .with_evidence(g.file(HierarchyController::Pids, "pids.max"), most)
-                .with_fix(cgroup_fix(g, HierarchyController::Pids, "pids.max", most * 2))
-            })
-        })
+        .filter_map(|g| std::iter::once(g).chain(facts.ancestors(g)).find_map(|at| pids_of(g, at)))
         .collect()
+}
+
+/// How near the limit of `at` is, which is `group` or around it: the kubelet's `podPidsLimit`, `TasksMax=` of a slice.
+fn pids_of(group: &CgroupFacts, at: &CgroupFacts) -> Option<DoctorFinding> {
+    let (now, most) = (at.number("pids.current")?, at.number("pids.max")?);
+    (now * 10 > most * 9).then(|| {
+        let who = match at.path == group.path {
+            true => "It".to_owned(),
+            false => format!("The cgroup {} around it", at.path),
+        };
+        DoctorFinding::new(
+            Severity::Warning,
+            format!(
+                "{who} has {} and may have {most}: the next ones will fail with \"Resource temporarily unavailable\".",
+                counted(now, "thread")
+            ),
+        )
+        .for_cgroup(group.container_name(), &group.path)
+        .with_evidence(at.file(HierarchyController::Pids, "pids.current"), now)
+        .with_evidence(at.file(HierarchyController::Pids, "pids.max"), most)
+        .with_fix(cgroup_fix(at, HierarchyController::Pids, "pids.max", most * 2))
+    })
 }

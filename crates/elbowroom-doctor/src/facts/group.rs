@@ -284,13 +284,15 @@ pub(super) fn settings(
         wanted.push((CgroupController::Io, &[], &["io.cost.qos"]));
     }
     if group.container.is_some() || is_around {
-        wanted.push((CgroupController::Cpu, &CPU_V1[..], &CPU_V2[..]));
+        wanted.extend([
+            (CgroupController::Cpu, &CPU_V1[..], &CPU_V2[..]),
+            (CgroupController::Pids, &PIDS[..], &PIDS[..]),
+        ]);
     }
     if group.container.is_some() {
         wanted.extend([
             (CgroupController::Cpuset, &CPUSET_V1[..], &CPUSET_V2[..]),
             (CgroupController::Io, &IO_V1, &IO_V2),
-            (CgroupController::Pids, &PIDS, &PIDS),
         ]);
     }
     for (controller, v1, v2) in wanted {

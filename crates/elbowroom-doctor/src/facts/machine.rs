@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 
 /// Files of one short text.
-const SETTINGS: [&str; 23] = [
+const SETTINGS: [&str; 24] = [
     "/proc/sys/vm/swappiness",
     "/proc/sys/vm/watermark_scale_factor",
     "/proc/sys/vm/dirty_ratio",
@@ -24,6 +24,7 @@ const SETTINGS: [&str; 23] = [
     "/proc/sys/fs/aio-max-nr",
     "/proc/sys/kernel/threads-max",
     "/proc/sys/kernel/pid_max",
+    "/proc/sys/kernel/keys/maxkeys",
     "/proc/sys/net/ipv4/neigh/default/gc_thresh3",
     "/proc/sys/kernel/osrelease",
     "/proc/sys/net/netfilter/nf_conntrack_count",
@@ -132,6 +133,10 @@ pub(super) fn settings(root: &Root, layout: &CgroupLayout, host: &mut MachineFac
     let entries =
         neighbours.and_then(|text| u64::from_str_radix(text.lines().nth(1)?.split(' ').next()?, 16).ok());
     put("/proc/net/stat/arp_cache entries", entries.map(|n| n.to_string()));
+    put(
+        "/proc/key-users keys",
+        root.read("/proc/key-users").ok().and_then(|text| most_keys(&text)).map(|n| n.to_string()),
+    );
     let groups = root.read("/proc/cgroups").ok();
     let memory = groups.and_then(|t| t.lines().find(|l| l.starts_with("memory\t")).map(str::to_owned));
     put("/proc/cgroups memory", word(memory, 2));
@@ -143,6 +148,16 @@ pub(super) fn settings(root: &Root, layout: &CgroupLayout, host: &mut MachineFac
     host.partitions = partitions(root, &host.disks);
     host.nodes = nodes(root, host);
     host.managers = running_managers(root);
+}
+
+/// The keys of the user that has most of those that count: `65534:  151 151/151 150/200 4200/20000`. The limit of root is another.
+fn most_keys(text: &str) -> Option<u64> {
+    let keys = |line: &str| {
+        let (user, rest) = line.split_once(':')?;
+        let (keys, _) = rest.split_ascii_whitespace().nth(2)?.split_once('/')?;
+        (user.trim() != "0").then(|| keys.parse().ok()).flatten()
+    };
+    text.lines().filter_map(keys).max()
 }
 
 fn kernel_version(release: &str) -> Option<(u32, u32)> {
@@ -201,6 +216,13 @@ fn pids(root: &Root) -> Vec<i32> {
 mod tests {
     use super::*;
     use elbowroom_linux::fixture::Fixture;
+
+    #[test]
+    fn keys_are_counted_by_user_and_roots_have_another_limit() {
+        let text = "    0:   900 880/880 870/1000000 9000/25000000\n 1000:     5 5/5 4/200 90/20000\n65534:   151 151/151 150/200 9/20000\n";
+        assert_eq!(most_keys(text), Some(150));
+        assert_eq!(most_keys("    0:     9 9/9 9/1000000 9/25000000\nrubbish\n"), None);
+    }
 
     #[test]
     fn a_partition_is_of_the_disk_whose_directory_it_is_in_whatever_others_are_called() {

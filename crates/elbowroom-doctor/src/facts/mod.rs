@@ -262,6 +262,7 @@ mod tests {
             write("memory.events", "low 0\n");
             write("memory.current", "1\n");
             write("cpu.max", "200000 100000\n");
+            write("pids.max", "100\n");
             write("cpu.stat", "usage_usec 1\nnr_periods 9\nnr_throttled 3\nthrottled_usec 5\n");
         }
         let config = DoctorConfig {
@@ -276,10 +277,15 @@ mod tests {
         let facts = collect_facts(&config, Vec::new()).unwrap();
         let of = |path: &str| facts.groups.iter().find(|g| g.path == path).unwrap();
         let read = |path: &str| {
-            (of(path).text("cpu.max"), of(path).before.cpu.get("nr_throttled"), of(path).after.cpu.len())
+            (
+                of(path).text("cpu.max"),
+                of(path).text("pids.max"),
+                of(path).before.cpu.get("nr_throttled"),
+                of(path).after.cpu.len(),
+            )
         };
-        assert_eq!(read("/a.slice"), (Some("200000 100000"), Some(&3), 4));
-        assert_eq!(read("/b.service"), (None, None, 0));
+        assert_eq!(read("/a.slice"), (Some("200000 100000"), Some("100"), Some(&3), 4));
+        assert_eq!(read("/b.service"), (None, None, None, 0));
     }
 
     #[test]

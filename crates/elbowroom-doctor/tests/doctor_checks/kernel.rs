@@ -158,5 +158,16 @@ pub(super) fn rows() -> Vec<Row> {
             },
             |h| h.host("/proc/net/stat/arp_cache entries", "500"),
         ),
+        row(
+            "kernel-table-full",
+            V1,
+            Critical,
+            "sysctl -w kernel.keys.maxkeys=400",
+            |h| {
+                h.host("/proc/key-users keys", "190");
+                h.host("/proc/sys/kernel/keys/maxkeys", "200")
+            },
+            |h| h.host("/proc/key-users keys", "90"),
+        ),
     ]
 }
