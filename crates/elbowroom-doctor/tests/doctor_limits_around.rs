@@ -144,8 +144,12 @@ fn in_a_pod_a_containers_limit_is_counted_by_the_pod() {
             "{check}: {command}"
         );
     }
+    let mut beside = host(true);
+    beside.second();
+    beside.facts.groups[3].after.events.insert("max".into(), 100);
     for check in ["at-memory-limit", "anon-evicts-cache"] {
         assert_eq!(says(check, &host(false)), None, "{check}: another's limit");
+        assert_eq!(says(check, &beside), None, "{check}: that of the container beside it");
     }
 }
 

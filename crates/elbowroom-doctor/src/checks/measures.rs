@@ -89,7 +89,12 @@ pub(crate) fn limit_counter<'a>(facts: &'a HostFacts, group: &'a CgroupFacts) ->
     let grown = |g: &CgroupFacts| g.event_counts("max").map_or(0, |(now, _)| now);
     let in_pod = group.container.as_ref().is_some_and(|container| container.pod.is_some());
     let pod = facts.ancestors(group).next().filter(|pod| in_pod && pod.hard_limit().is_some());
-    pod.filter(|pod| grown(pod) > grown(group)).unwrap_or(group)
+    // v2 counts in it what happens at the limits of its containers, too.
+    let below = |pod| match facts.version(HierarchyController::Memory) {
+        Some(ControllerVersion::V1) => 0,
+        _ => facts.children(pod).map(grown).sum::<u64>(),
+    };
+    pod.filter(|pod| grown(pod) > below(pod)).unwrap_or(group)
 }
 
 pub(crate) fn unreserved_total(open: &[(&CgroupFacts, Bytes, Bytes)]) -> Bytes {
