@@ -330,6 +330,21 @@ def test_the_checks_are_listed_and_a_wrong_name_is_an_error(doctor):
     assert doctor.call("no-such-container").returncode == 2
 
 
+# ---- around a container ----
+
+
+def test_a_quota_around_a_container_is_told_of_and_raised_by_the_printed_command(doctor, doctors_config, made, hand_made, hungry):
+    around = made("around", container=False)
+    doctors_config.write_text(f'[containers]\ncgroups = ["/{around.path}/*"]\n')
+    inside = hand_made(f"{around.path}/inside")
+    around.limit_cpu(0.2)
+    hungry(inside)("burn")
+    finding = seen(doctor, inside, "cpu-throttled")
+    assert f"The quota of 0.2 CPUs of /{around.path} around it" in finding["sentence"], finding
+    obey(finding)
+    eventually(lambda: "The quota of 0.3 CPUs" in seen(doctor, inside, "cpu-throttled")["sentence"], within=20)
+
+
 # ---- since when ----
 
 

@@ -180,7 +180,7 @@ const PREREQUISITES: &[(&str, bool, Need, &str)] = &[
     ("controller cpu", REQUIRED, Controller(CgroupController::Cpu),
         "effective CPU ignores quotas and shares"),
     ("controller memory", REQUIRED, Controller(CgroupController::Memory),
-        "effective memory is the machine's"),
+        "effective memory is the machine's: boot with cgroup_enable=memory (Raspberry Pi: in cmdline.txt)"),
     ("controller cpuset", OPTIONAL, Controller(CgroupController::Cpuset),
         "views ignore CPU pinning"),
     ("pressure (PSI)", OPTIONAL, File("/proc/pressure/cpu"),
