@@ -51,6 +51,32 @@ fn a_quota_around_a_container_that_waits_is_told_of_with_its_file() {
     }
 }
 
+/// Raised behind its back, the kubelet's limits let pods have what it keeps for the node's own programs.
+#[test]
+fn what_the_kubelet_set_around_a_container_is_the_kubelets_to_change() {
+    let mut host = Sim::new(V2);
+    let group = around(&mut host);
+    group.path = "/kubepods.slice".into();
+    let limit = (256 * MIB).to_string();
+    let files = [
+        ("memory.max", limit.as_str()),
+        ("memory.high", limit.as_str()),
+        ("pids.current", "99"),
+        ("pids.max", "100"),
+    ];
+    group.files.extend(files.map(|(file, text)| (file.to_owned(), text.to_owned())));
+    group.after.usage = Some(Bytes::mib(255));
+    for event in ["max", "high"] {
+        host.event_around(event, 500);
+    }
+    host.full(2, 2_000);
+    host.waits(2, 2_000);
+    for check in ["at-memory-limit", "high-throttles", "pids-near-limit"] {
+        let found = found(&host, check).unwrap_or_else(|| panic!("{check}"));
+        assert!(found.fix.is_none() && found.advice.unwrap().starts_with("The kubelet set it"), "{check}");
+    }
+}
+
 #[test]
 fn a_full_limit_around_a_container_is_told_of_and_named_after_a_kill() {
     for version in [V1, V2] {

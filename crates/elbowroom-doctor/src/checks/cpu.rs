@@ -1,7 +1,7 @@
 //! CPU time that was withheld, and CPUs that are not there.
 
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
-use super::fixes::cgroup_fix;
+use super::fixes::{cgroup_fix, with_limit_fix};
 use crate::checks::DoctorCheck;
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::finding::{DoctorFinding, Severity};
@@ -68,15 +68,13 @@ fn throttled_by(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts) -> Opt
         Some(ControllerVersion::V1) => cgroup_fix(at, HierarchyController::Cpu, file, more),
         _ => cgroup_fix(at, HierarchyController::Cpu, file, format!("{more} {period}")),
     };
-    Some(
-        match crowd {
-            Some(n) => found
-                .with_evidence(at.file(HierarchyController::Pids, "pids.current"), n)
-                .with_advice(crowd_advice(n, cpus)),
-            None => found,
-        }
-        .with_fix(fix),
-    )
+    let found = match crowd {
+        Some(n) => found
+            .with_evidence(at.file(HierarchyController::Pids, "pids.current"), n)
+            .with_advice(crowd_advice(n, cpus)),
+        None => found,
+    };
+    Some(with_limit_fix(found, at, fix))
 }
 
 /// What helps `threads` that are more than a quota of `cpus` lets run.

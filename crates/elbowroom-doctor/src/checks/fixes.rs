@@ -9,7 +9,7 @@ use crate::checks::measures::{
     unreserved_containers, whole_mib,
 };
 use elbowroom_types::container::display_name;
-use elbowroom_types::finding::{CPU_PERIOD, FileWrite, FindingFix, UnitProperty, cpu_percent};
+use elbowroom_types::finding::{CPU_PERIOD, DoctorFinding, FileWrite, FindingFix, UnitProperty, cpu_percent};
 use elbowroom_types::resource_command::{
     ResourceSetting, echo_command, engine_command, plain_command, unit_property,
 };
@@ -251,4 +251,19 @@ pub(super) fn raise_limit_or_ask(facts: &HostFacts, group: &CgroupFacts, to: Byt
         let setting = ResourceSetting::MemoryLimit { limit: to, with_swap: None };
         manual_fix(&[&tool_command(group, &setting).filter(|_| fits)?])
     })
+}
+
+/// Adds what removes a finding about the limit of `at`, which is a container or around one. What the kubelet made for its pods, no fix
+/// writes behind its back: it promised the rest of the node to others.
+pub(super) fn with_limit_fix(
+    found: DoctorFinding,
+    at: &CgroupFacts,
+    fix: Option<FindingFix>,
+) -> DoctorFinding {
+    if at.container.is_none() && at.path.contains("kubepods") {
+        return found.with_advice(
+            "The kubelet set it: change the pod's specification, or what the kubelet reserves on this node.",
+        );
+    }
+    found.with_fix(fix)
 }

@@ -1,7 +1,7 @@
 //! Limits that are reached, and what happens then.
 
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
-use super::fixes::{cgroup_fix, manual_fix, raise_limit_or_ask, write_fix};
+use super::fixes::{cgroup_fix, manual_fix, raise_limit_or_ask, with_limit_fix, write_fix};
 use crate::checks::DoctorCheck;
 use crate::checks::measures::{limit_counter, whole_mib};
 use elbowroom_types::finding::{DoctorFinding, Severity};
@@ -57,19 +57,16 @@ fn held_up_at(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts, full: u3
             true => format!("({limit}), not at its limit"),
             false => format!("of {} around it ({limit})", at.path),
         };
-        DoctorFinding::new(
+        let found = DoctorFinding::new(
             Severity::Warning,
             format!("It is held up at memory.high {whose}: all of it waits {} of the time.", percent(full)),
         )
         .for_cgroup(group.container_name(), &group.path)
         .with_evidence(at.file(HierarchyController::Memory, "memory.high"), limit)
         .with_evidence(at.file(HierarchyController::Memory, "memory.events high"), format!("+{rate:.0}/s"))
-        .with_evidence(group.file(HierarchyController::Unified, "memory.pressure full avg10"), percent(full))
-        .with_fix(
-            (to > limit)
-                .then(|| cgroup_fix(at, HierarchyController::Memory, "memory.high", to.get()))
-                .flatten(),
-        )
+        .with_evidence(group.file(HierarchyController::Unified, "memory.pressure full avg10"), percent(full));
+        let fix = (to > limit).then(|| cgroup_fix(at, HierarchyController::Memory, "memory.high", to.get()));
+        with_limit_fix(found, at, fix.flatten())
     })
 }
 
@@ -118,17 +115,13 @@ fn full_at(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts) -> Option<D
             at.path
         ),
     };
-    Some(
-        DoctorFinding::new(Severity::Warning, sentence)
-            .for_cgroup(group.container_name(), &group.path)
-            .with_evidence(at.file(HierarchyController::Memory, at.hard_limit_file()), limit)
-            .with_evidence(
-                counter.file(HierarchyController::Memory, counter.limit_hits_file()),
-                format!("+{rate:.0}/s"),
-            )
-            .with_evidence(at.file(HierarchyController::Memory, "memory.stat file"), stat.file)
-            .with_fix(raise_limit_or_ask(facts, at, a_quarter_more(limit))),
-    )
+    let hits = counter.file(HierarchyController::Memory, counter.limit_hits_file());
+    let found = DoctorFinding::new(Severity::Warning, sentence)
+        .for_cgroup(group.container_name(), &group.path)
+        .with_evidence(at.file(HierarchyController::Memory, at.hard_limit_file()), limit)
+        .with_evidence(hits, format!("+{rate:.0}/s"))
+        .with_evidence(at.file(HierarchyController::Memory, "memory.stat file"), stat.file);
+    Some(with_limit_fix(found, at, raise_limit_or_ask(facts, at, a_quarter_more(limit))))
 }
 
 /// Killed for its limit.
@@ -326,7 +319,7 @@ fn shmem_fills(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts) -> Opti
         false => format!("the limit of {limit} of {} around it", at.path),
     };
     (full && shmem > Bytes(Percent::whole(30).of(limit.get()))).then(|| {
-        DoctorFinding::new(
+        let found = DoctorFinding::new(
             Severity::Warning,
             format!(
                 "{shmem} of {whose} are files in memory (/dev/shm, /tmp on tmpfs): only deleting frees them."
@@ -334,8 +327,8 @@ fn shmem_fills(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts) -> Opti
         )
         .for_cgroup(group.container_name(), &group.path)
         .with_evidence(at.file(HierarchyController::Memory, "memory.stat shmem"), shmem)
-        .with_evidence(at.file(HierarchyController::Memory, at.hard_limit_file()), limit)
-        .with_fix(raise_limit_or_ask(facts, at, a_quarter_more(limit)))
+        .with_evidence(at.file(HierarchyController::Memory, at.hard_limit_file()), limit);
+        with_limit_fix(found, at, raise_limit_or_ask(facts, at, a_quarter_more(limit)))
     })
 }
 
@@ -481,7 +474,7 @@ fn pids_of(group: &CgroupFacts, at: &CgroupFacts) -> Option<DoctorFinding> {
             true => "It".to_owned(),
             false => format!("The cgroup {} around it", at.path),
         };
-        DoctorFinding::new(
+        let found = DoctorFinding::new(
             Severity::Warning,
             format!(
                 "{who} has {} and may have {most}: the next ones will fail with \"Resource temporarily unavailable\".",
@@ -491,6 +484,7 @@ fn pids_of(group: &CgroupFacts, at: &CgroupFacts) -> Option<DoctorFinding> {
         .for_cgroup(group.container_name(), &group.path)
         .with_evidence(at.file(HierarchyController::Pids, "pids.current"), now)
         .with_evidence(at.file(HierarchyController::Pids, "pids.max"), most)
-        .with_fix(cgroup_fix(at, HierarchyController::Pids, "pids.max", most * 2))
+        ;
+        with_limit_fix(found, at, cgroup_fix(at, HierarchyController::Pids, "pids.max", most * 2))
     })
 }
