@@ -197,3 +197,15 @@ fn dentries_and_inodes_at_a_limit_give_way_as_cache_does() {
     // 20 MiB of its own and 10 of the kernel's, and a tenth.
     assert_eq!(estimate_need(&with_slab.facts, &with_slab.facts.groups[2]).need, Bytes::mib(33));
 }
+
+/// containers/crun#1572: weights are of siblings, and a cgroup that is alone in a scope has none.
+#[test]
+fn a_weight_inside_the_scope_is_to_be_the_scopes() {
+    let mut host = Sim::new(V2);
+    host.disk("bfq", "0");
+    host.set("io.bfq.weight", "500");
+    assert_eq!(says("io-weight-without-effect", &host), None);
+    host.facts.groups[2].below.insert("io.bfq.weight".into(), "container".into());
+    let (_, command) = says("io-weight-without-effect", &host).expect("a weight without neighbours");
+    assert_eq!(command.as_deref(), Some("echo 500 > /sys/fs/cgroup/docker/c1/io.bfq.weight"));
+}

@@ -245,16 +245,15 @@ pub(super) const WEIGHT_NOOP: DoctorCheck = DoctorCheck {
     pitfall: "a weight that no scheduler reads",
     reads_v1: "blkio.weight, blkio.bfq.weight, /sys/block/*/queue/scheduler",
     reads_v2: "io.weight, io.bfq.weight, io.cost.qos of the root, /sys/block/*/queue/scheduler",
-    threshold: "a weight that is not the default, no disk with scheduler bfq, and iocost off everywhere",
+    threshold: "a weight that is not the default, and no disk with scheduler bfq and iocost off everywhere, or the weight is in the one \
+                cgroup inside the container's (crun before 1.18)",
     reference: "Documentation/admin-guide/cgroup-v2.rst, io.weight; Documentation/block/bfq-iosched.rst",
     run: weight_noop,
 };
 
 fn weight_noop(facts: &HostFacts) -> Vec<DoctorFinding> {
     let bfq = facts.host.disks.iter().any(|d| d.queue.get("scheduler").is_some_and(|s| s == "bfq"));
-    let Some(slow) = facts.host.disks.first().filter(|_| !bfq && !iocost_on(facts)) else {
-        return Vec::new();
-    };
+    let slow = facts.host.disks.first().filter(|_| !bfq && !iocost_on(facts));
     facts
         .containers()
         .filter_map(|g| {
@@ -268,19 +267,24 @@ fn weight_noop(facts: &HostFacts) -> Vec<DoctorFinding> {
                 let weight = g.text(file)?.lines().next()?.trim_start_matches("default ").trim();
                 (weight != default && weight != "0").then_some((file, weight))
             })?;
-            Some(
+            let found = |why: &str| {
                 DoctorFinding::new(
                     Severity::Warning,
-                    format!("Its disk weight {weight} has no effect: no disk here divides by weight."),
+                    format!("Its disk weight {weight} has no effect: {why}."),
                 )
                 .for_cgroup(g.container_name(), &g.path)
                 .with_evidence(g.file(HierarchyController::Io, file), weight)
-                .with_evidence(
-                    queue_file(slow, "scheduler"),
-                    slow.queue.get("scheduler").map_or("absent", |s| s),
-                )
-                .with_fix(write_fix("bfq", &queue_file(slow, "scheduler"))),
-            )
+            };
+            if let Some(slow) = slow {
+                let scheduler = queue_file(slow, "scheduler");
+                let found = found("no disk here divides by weight")
+                    .with_evidence(&scheduler, slow.queue.get("scheduler").map_or("absent", |s| s));
+                return Some(found.with_fix(write_fix("bfq", &scheduler)));
+            }
+            // Weights are of siblings, and this one has none (containers/crun#1572, mended in crun 1.18).
+            let own = g.dirs.get(&HierarchyController::Io).filter(|_| g.below.contains_key(file))?;
+            let found = found("it is set in a cgroup inside its own, which has no neighbour");
+            Some(found.with_fix(write_fix(weight, &format!("{own}/{file}"))))
         })
         .collect()
 }

@@ -353,6 +353,15 @@ fn settings_below(layout: &CgroupLayout, path: &Path, group: &mut CgroupFacts, w
     ];
     let Some(subgroup) = cgroup::subgroup(layout, path) else { return };
     let name = name_of(&subgroup);
+    for file in IO_V2 {
+        let Some((CgroupVersion::V2, dir)) = layout.dir(CgroupController::Io, &subgroup) else { break };
+        let Some(text) = warnings.ok_or_warn(dir.read(file)).flatten() else { continue };
+        let is_default = |text: &str| text.trim_start_matches("default ").trim() == "100";
+        if group.text(file).is_some_and(is_default) && !is_default(&text) {
+            group.files.insert(file.to_owned(), text.trim_end().to_owned());
+            group.below.insert(file.to_owned(), name.clone());
+        }
+    }
     for (controller, file) in LIMITS {
         let Some((_, dir)) = layout.dir(controller, &subgroup) else { continue };
         let Some(text) = warnings.ok_or_warn(dir.read(file)).flatten() else { continue };

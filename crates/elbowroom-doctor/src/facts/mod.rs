@@ -325,9 +325,14 @@ mod tests {
             ("memory.max", "max\n"),
             ("memory.high", "max\n"),
             ("memory.low", "0\n"),
+            ("io.stat", ""),
+            ("io.weight", "default 100\n"),
+            ("io.bfq.weight", "default 100\n"),
             ("container/memory.max", "300\n"),
             ("container/memory.high", "max\n"),
             ("container/memory.low", "100\n"),
+            ("container/io.weight", "default 100\n"),
+            ("container/io.bfq.weight", "default 500\n"),
         ] {
             host.write(&format!("{dir}/{file}"), says).unwrap();
         }
@@ -339,6 +344,9 @@ mod tests {
         assert_eq!(of("memory.max"), (Some("300"), place("container/memory.max")));
         assert_eq!(of("memory.high"), (Some("max"), place("memory.high")));
         assert_eq!(of("memory.low"), (Some("0"), place("memory.low")));
+        let weights = ["io.weight", "io.bfq.weight"]
+            .map(|file| (found[0].text(file), found[0].below.contains_key(file)));
+        assert_eq!(weights, [(Some("default 100"), false), (Some("default 500"), true)]);
     }
 
     #[test]
