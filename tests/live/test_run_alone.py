@@ -1,6 +1,7 @@
 """`elbowroom run` where no agent runs: the command has one of its own, which comes and goes with it."""
 
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -244,3 +245,23 @@ def test_nothing_of_a_run_is_open_to_others_whatever_the_umask(binary, run_dir, 
     modes = {str(path.relative_to(run_dir)): path.stat().st_mode & 0o7777 for path in (at.parent, at, at / "agent.log")}
     assert [mode for path, mode in sorted(modes.items(), key=lambda item: len(item[0]))] == [0o711, 0o711, 0o600], modes
     assert run_dir.stat().st_mode & 0o022 == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--no-views", "--priority", "7"]])
+def test_a_run_directory_of_another_user_is_refused_before_anything_in_it_is_touched(binary, tmp_path, options):
+    """A link there would have files of root's removed, or written over."""
+    precious, theirs = tmp_path / "precious", tmp_path / "theirs"
+    for path in (precious / "old", precious / "web.1/file"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("precious")
+        os.utime(path, (0, 0))
+    theirs.mkdir()
+    for name in ("labels", "runs"):
+        (theirs / name).symlink_to(precious)
+    shutil.chown(theirs, "nobody")
+    done = run(binary, theirs, *options, "--", "true")
+    assert (precious / "old").exists() and (precious / "web.1/file").exists()
+    assert done.returncode == 2 and "others can write there" in done.stderr, done.stderr
+    shutil.chown(theirs, "root")
+    assert run(binary, theirs, "--no-views", "--", "true").returncode == 0
+    assert not (precious / "old").exists(), "it would have been removed"

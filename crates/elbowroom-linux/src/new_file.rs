@@ -20,6 +20,14 @@ const REACHED_MODE: u32 = 0o711;
 /// As mkdir(2); `PermissionDenied` where others can write to it, and so put files of theirs in place of the sockets and locks there.
 pub fn run_directory(path: &Path) -> io::Result<PathBuf> {
     DirBuilder::new().recursive(true).mode(0o755).create(path)?;
+    existing_run_directory(path)
+}
+
+/// The same of one that is there; none is made.
+///
+/// # Errors
+/// Those of [`run_directory`]; `NotFound`.
+pub fn existing_run_directory(path: &Path) -> io::Result<PathBuf> {
     let path = path.canonicalize()?;
     let made = path.metadata()?;
     if made.mode() & 0o022 != 0 || ![0, rustix::process::geteuid().as_raw()].contains(&made.uid()) {

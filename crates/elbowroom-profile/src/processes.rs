@@ -28,6 +28,8 @@ use std::sync::Arc;
 const MAX_OPEN_FILES: usize = 512;
 /// Files that are told apart at most. A container maps as many as it likes, and each is heard of.
 const MAX_MODULES: usize = 4096;
+/// Mappings that are kept of all processes together: 32 MiB. A container maps a file 65,530 times, and every child has all of it.
+const MAX_MAPPINGS: usize = 1 << 20;
 /// kthreadd, the parent of all kernel threads.
 const KTHREADD: u32 = 2;
 
@@ -44,6 +46,8 @@ pub(crate) struct SampledProcesses {
     /// What was counted besides.
     pub tally: SampleTally,
     own_pid: u32,
+    /// Of [`MAX_MAPPINGS`], how many there are.
+    mappings: usize,
 }
 
 /// Samples by whose they are.
@@ -149,7 +153,8 @@ impl SampledProcesses {
                 let process = self.by_pid.entry(pid).or_default();
                 process.name = name.into();
                 if exec {
-                    process.maps.clear();
+                    self.mappings -= process.maps.len();
+                    process.maps = Vec::new();
                     // What the profiler forked is another program from here on.
                     if process.role == ProcessRole::Profiler {
                         process.role = ProcessRole::Watched;
@@ -161,7 +166,12 @@ impl SampledProcesses {
                 if parent == KTHREADD {
                     child.role = ProcessRole::KernelThread;
                 }
-                self.by_pid.insert(pid, child);
+                if self.mappings + child.maps.len() > MAX_MAPPINGS {
+                    child.maps = Vec::new();
+                }
+                self.mappings += child.maps.len();
+                let before = self.by_pid.insert(pid, child);
+                self.mappings -= before.map_or(0, |before| before.maps.len());
             }
             PerfRecord::Lost(count) => self.tally.lost += count,
             // Nothing says that a process ended: it may outlive its first thread, whose end is all that is told. Its number is used
@@ -194,8 +204,13 @@ impl SampledProcesses {
         }
         let module = self.module_of(map);
         let process = self.by_pid.entry(map.pid).or_default();
+        let before = process.maps.len();
         process.maps.retain(|old| old.end <= map.start || old.start >= map.end);
-        process.maps.push(ModuleMapping { start: map.start, end: map.end, offset: map.offset, module });
+        self.mappings -= before - process.maps.len();
+        if self.mappings < MAX_MAPPINGS {
+            process.maps.push(ModuleMapping { start: map.start, end: map.end, offset: map.offset, module });
+            self.mappings += 1;
+        }
     }
 
     /// The file of a mapping, opened when it is first heard of.
@@ -422,6 +437,30 @@ mod tests {
         assert_eq!(p.by_pid[&6].maps.last().unwrap().module, 7);
         p.add_record(map(6, "/nowhere/5000", &[]), true);
         assert_eq!(&*p.modules[p.by_pid[&6].maps.last().unwrap().module as usize].name, "other files");
+    }
+
+    #[test]
+    fn of_mappings_that_every_child_inherits_few_are_kept() {
+        let mut p = only(6, "x", ProcessRole::Watched);
+        for n in 0..4_000_u64 {
+            let map = ExecMapping {
+                pid: 6,
+                start: n << 12,
+                end: (n + 1) << 12,
+                offset: 0,
+                path: "/x".into(),
+                build_id: Vec::new(),
+            };
+            p.add_record(PerfRecord::Mmap(map), true);
+        }
+        (7..1_000).for_each(|pid| p.add_record(PerfRecord::Fork { pid, parent: 6 }, true));
+        let kept = |p: &SampledProcesses| p.by_pid.values().map(|process| process.maps.len()).sum::<usize>();
+        assert!((1_000_000..1_100_000).contains(&kept(&p)), "{}", kept(&p));
+        // There is room again where a process became another program.
+        p.add_record(comm(6, "y", true), true);
+        p.add_record(PerfRecord::Fork { pid: 7, parent: 8 }, true);
+        p.add_record(map(6, "/y", &[]), true);
+        assert_eq!((p.by_pid[&6].maps.len(), p.mappings), (1, kept(&p)));
     }
 
     #[test]

@@ -5,8 +5,9 @@ use super::{EXTENSION, parts, timestamp};
 use anyhow::{Context, Result, bail, ensure};
 use elbowroom_client::api::{AgentSnapshot, ChangeView};
 use elbowroom_linux::bounded;
+use elbowroom_linux::probe::file::open_in;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// The segments of a directory with their numbers, oldest first.
@@ -197,7 +198,7 @@ impl RecordingCursor {
         let Some((_, path)) = segments(dir)?.into_iter().find(|(of, _)| *of == number) else {
             return Ok(None);
         };
-        let bytes = match bounded::file(&path, MAX_SEGMENT_BYTES) {
+        let bytes = match open_segment(&path).and_then(|file| bounded::bytes(file, MAX_SEGMENT_BYTES)) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
@@ -228,8 +229,14 @@ impl RecordingCursor {
     }
 }
 
-/// The most bytes of a segment: of the ring's size it is a sixteenth, and its last frame.
-const MAX_SEGMENT_BYTES: u64 = 4 << 30;
+/// The most bytes of a segment: earlier versions wrote larger ones than [`super::MAX_SEGMENT`].
+const MAX_SEGMENT_BYTES: u64 = 1 << 30;
+
+/// A plain file: the directory may be a stranger's, and have pipes, devices and links of such names.
+fn open_segment(path: &Path) -> io::Result<File> {
+    let (dir, name) = path.parent().zip(path.file_name()).ok_or(ErrorKind::InvalidInput)?;
+    open_in(dir, Path::new(name))
+}
 
 /// A time up to this long after the last recorded moment means that moment.
 const SLACK_MS: u64 = 10_000;
@@ -262,6 +269,6 @@ fn adjacent_segment(dir: &Path, number: u64, after: bool) -> Result<Option<u64>>
 /// When a segment begins.
 fn segment_start(path: &Path) -> Option<u64> {
     let mut head = [0; HEADER_SIZE];
-    File::open(path).ok()?.read_exact(&mut head).ok()?;
+    open_segment(path).ok()?.read_exact(&mut head).ok()?;
     frame::first_time(&head)
 }

@@ -277,6 +277,27 @@ fn a_hundred_containers_take_little() {
     assert_eq!(parts::split(snapshot).unwrap().len(), fields + elements);
 }
 
+#[test]
+fn in_a_strangers_directory_pipes_and_links_are_neither_waited_for_nor_followed() {
+    let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    drop(write(outside.path(), Bytes::mib(1), 0..2, 1));
+    std::os::unix::fs::symlink(outside.path().join("000000000000.ring"), dir.path().join("1.ring")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, dir.path().join("2.ring"), rustix::fs::Mode::RWXU).unwrap();
+    let (done, wait) = std::sync::mpsc::channel();
+    let path = dir.path().to_owned();
+    std::thread::spawn(move || {
+        done.send(["1.ring", "2.ring"].map(|name| {
+            let range = recorded_range(&path).is_err();
+            fs::remove_file(path.join(name)).unwrap();
+            range
+        }))
+    });
+    assert_eq!(wait.recv_timeout(std::time::Duration::from_secs(20)), Ok([true, true]));
+    let made = outside.path().join("made");
+    std::os::unix::fs::symlink(&made, dir.path().join("lock")).unwrap();
+    assert!(RingWriter::open(dir.path(), Bytes::mib(1)).is_err() && !made.exists());
+}
+
 /// Made by another program after the table in [`frame`], and what the fuzzer begins with.
 #[test]
 fn a_segment_is_what_its_description_says() {

@@ -1,11 +1,11 @@
 //! Writes the ring.
 
-use super::{EXTENSION, KEY_EVERY, SEGMENTS, frame, parts, reader};
+use super::{EXTENSION, KEY_EVERY, MAX_SEGMENT, SEGMENTS, frame, parts, reader};
 use crate::recorder::delta::Encoder;
 use anyhow::{Context, Result, bail};
 use elbowroom_client::api::AgentSnapshot;
 use elbowroom_types::unit::Bytes;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::Write;
@@ -50,7 +50,10 @@ impl RingWriter {
             .with_context(|| format!("making {}", dir.display()))?;
         let path = dir.join(LOCK_FILE);
         let mut options = OpenOptions::new();
-        let lock = options.create(true).truncate(false).write(true).mode(0o600).open(&path);
+        // Where others can write to the directory, it may be a link or a pipe of theirs.
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+        let lock =
+            options.create(true).truncate(false).write(true).mode(0o600).custom_flags(flags).open(&path);
         let lock = lock.with_context(|| format!("opening {}", path.display()))?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             bail!("{}: another program records into it: choose another directory", dir.display());
@@ -77,7 +80,7 @@ impl RingWriter {
     pub fn write(&mut self, snapshot: AgentSnapshot) -> Result<()> {
         let time = snapshot.time_unix_ms;
         let parts = parts::split(snapshot)?;
-        let full = |open: &OpenSegment| open.length >= self.max_size / SEGMENTS;
+        let full = |open: &OpenSegment| open.length >= (self.max_size / SEGMENTS).min(MAX_SEGMENT);
         // A clock that was set back makes a new segment, so that times only grow within one.
         if self.open.as_ref().is_some_and(|open| full(open) || time < open.last_unix_ms) {
             self.close();

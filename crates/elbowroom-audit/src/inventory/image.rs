@@ -9,6 +9,8 @@ use super::tar::{Tar, TarEntryKind};
 use super::{AuditBounds, AuditError, engine, file_evidence, rootfs};
 use crate::rules::evidence::Inventory;
 use elbowroom_linux::bounded;
+use elbowroom_linux::probe::file::open_plain;
+use rustix::fs::ResolveFlags;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -202,8 +204,8 @@ struct OciDirectory {
 
 impl OciDirectory {
     fn open(&self, path: &str) -> Result<File, io::Error> {
-        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
-        self.root.open(path, flags).map(File::from).map_err(io::Error::other)
+        // A container's root may call itself a layout, and have devices in it.
+        open_plain(&self.root, Path::new(path), ResolveFlags::NO_MAGICLINKS)
     }
 }
 
@@ -450,6 +452,21 @@ mod tests {
         let mut documents = numbered(64, &|name| entry(b'0', name, "", b"[1,2,3,4,5,6,7 ]"));
         documents.push(entry(b'0', "manifest.json", "", b"[{}]"));
         assert!(refusal(&documents).contains("neither `docker save`"));
+    }
+
+    #[test]
+    fn a_pipe_or_a_device_in_a_layout_is_not_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let bounds = AuditBounds::default();
+        let mut layout = OciDirectory {
+            root: rootfs::open(dir.path()).unwrap(),
+            bounds,
+            allowance: DecompressionBudget::new(bounds.total),
+            entries: bounds.entries,
+        };
+        rustix::fs::mkfifoat(rustix::fs::CWD, dir.path().join("pipe"), rustix::fs::Mode::RWXU).unwrap();
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        assert_eq!(["/file", "/pipe"].map(|path| layout.document(path).is_some()), [true, false]);
     }
 
     #[test]

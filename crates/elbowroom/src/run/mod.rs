@@ -23,8 +23,8 @@ use elbowroom_agent::probes::settings::ProbeSettings;
 use elbowroom_agent::probes::{ProbePoller, socket_path};
 use elbowroom_agent::{java, lifecycle};
 use elbowroom_client::output::{error_line, say};
-use elbowroom_linux::signal;
 use elbowroom_linux::signal::{ReceivedSignal, SignalFd};
+use elbowroom_linux::{new_file, signal};
 use elbowroom_types::label::RuntimeInjection;
 use elbowroom_types::launch;
 use hierarchies::RunHierarchies;
@@ -34,6 +34,7 @@ use private_agent::PrivateAgent;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus};
@@ -127,6 +128,11 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
     };
     let layout = RunHierarchies::read()?;
     limits.check(&layout)?;
+    // Labels and leftovers in it are written and removed: a link of another user there would lead to any file.
+    match new_file::existing_run_directory(run_dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        checked => drop(checked.with_context(|| run_dir.display().to_string())?),
+    }
     cgroup::remove_stale(&layout, run_dir);
     let signals = SignalFd::block(&FORWARDED_SIGNALS)?;
     let group = RunCgroup::create(&layout, run_dir, &name, &limits, &labels)?;
