@@ -26,8 +26,8 @@ pub(crate) const LABELS_BY: &str = "elbowroom-kube";
 
 /// How long the agent may take; it answers in milliseconds.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest answer that is read: a thousand containers are a few megabytes.
-const MAX_RESPONSE_BYTES: usize = 256 << 20;
+/// The longest answer that is read: a thousand containers are a few megabytes. It is in memory twice, and this program has 128 MiB.
+const MAX_RESPONSE_BYTES: usize = 32 << 20;
 
 /// What the agent knew at one moment.
 #[derive(Debug, Default, Deserialize)]
@@ -232,6 +232,27 @@ mod tests {
         let given = r#"{"label":{"container":"abc","by":"elbowroom-kube","promised":{"elbowroom.dev/priority":"50"},"asked":{}"#;
         assert_eq!(line(None), format!(r#"{given},"keep_others":true}}}}"#));
         assert_eq!(line(Some(120)), format!(r#"{given},"for_seconds":120,"keep_others":true}}}}"#));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_would_fill_this_programs_memory_is_given_up() {
+        use std::io::{Read, Write};
+        let dir = tempfile::tempdir().unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(dir.path().join("api.sock")).unwrap();
+        let given = std::thread::spawn(move || {
+            let (mut peer, _) = listener.accept().unwrap();
+            let _ = peer.read(&mut [0; 4096]).unwrap();
+            let (piece, mut given) = ([b' '; 64 << 10], 0);
+            let mut more = peer.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+            while more.is_ok() {
+                more = peer.write_all(&piece);
+                given += piece.len();
+            }
+            given
+        });
+        assert!(AgentClient::at(dir.path()).snapshot().await.is_err());
+        let given = given.join().unwrap();
+        assert!(given < 48 << 20, "{given}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The black box: what the agent knew, second by second, in a bounded ring of files.
 //!
 //! ```text
-//! Snapshot ─► parts ─► delta::Encoder ─► deflate ─► frame (length, CRC32C) ─► segment ─► the oldest segment goes
+//! Snapshot ─► without newcomers ─► parts ─► delta::Encoder ─► deflate ─► frame (length, CRC32C) ─► segment ─► the oldest segment goes
 //! ```
 //!
 //! A directory holds *segments*, files of at most a sixteenth of the ring and of [`MAX_SEGMENT`], named by a number that only grows. A segment is a
@@ -11,6 +11,7 @@
 
 pub mod delta;
 pub mod frame;
+mod newcomers;
 pub(crate) mod parts;
 pub mod reader;
 pub mod settings;

@@ -278,6 +278,49 @@ fn a_hundred_containers_take_little() {
 }
 
 #[test]
+fn containers_that_a_container_makes_and_ends_again_and_again_take_little_of_a_ring() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = RingWriter::open(dir.path(), Bytes::mib(256)).unwrap();
+    // Random to the compressor.
+    let mut state = 1_u64;
+    let mut name = || -> String {
+        let mut digit = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            char::from_digit((state >> 60) as u32, 16).unwrap()
+        };
+        (0..900).map(|_| digit()).collect()
+    };
+    let lasting = "/docker/0/docker/lasting".to_owned();
+    let second = |second: u64, new: &mut dyn FnMut() -> String| {
+        let mut made = snapshot(second, 20);
+        for (n, container) in made.containers.iter_mut().enumerate().skip(1) {
+            container.id = if n == 1 { lasting.clone() } else { format!("/docker/0/docker/{n}{}", new()) };
+            container.path.clone_from(&container.id);
+        }
+        made
+    };
+    // One that was there before the recording is in it from the beginning.
+    writer.write(second(0, &mut || "old".to_owned())).unwrap();
+    let before = writer.size();
+    (1..100).for_each(|at| writer.write(second(at, &mut name)).unwrap());
+    let a_second = (writer.size() - before) / 99;
+    assert!(a_second < 500, "{a_second} bytes a second");
+    let last = RecordingCursor::last(dir.path()).unwrap().snapshot().unwrap();
+    let ids: Vec<&str> = last.containers.iter().map(|container| container.id.as_str()).collect();
+    assert!(ids.len() == 2 && ids[1] == lasting, "{ids:?}");
+    // What stays is there a minute later.
+    let stays = |at| second(at, &mut || "stays".to_owned());
+    for (at, count) in [(100, 2), (159, 2), (160, 20)] {
+        writer.write(stays(at)).unwrap();
+        assert_eq!(
+            RecordingCursor::last(dir.path()).unwrap().snapshot().unwrap().containers.len(),
+            count,
+            "{at}"
+        );
+    }
+}
+
+#[test]
 fn in_a_strangers_directory_pipes_and_links_are_neither_waited_for_nor_followed() {
     let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     drop(write(outside.path(), Bytes::mib(1), 0..2, 1));

@@ -1,5 +1,6 @@
 //! Writes the ring.
 
+use super::newcomers::Newcomers;
 use super::{EXTENSION, KEY_EVERY, MAX_SEGMENT, SEGMENTS, frame, parts, reader};
 use crate::recorder::delta::Encoder;
 use anyhow::{Context, Result, bail};
@@ -20,6 +21,7 @@ const LOCK_FILE: &str = "lock";
 pub struct RingWriter {
     dir: PathBuf,
     max_size: u64,
+    newcomers: Newcomers,
     encoder: Encoder,
     /// The segment at whose end is written.
     open: Option<OpenSegment>,
@@ -67,6 +69,7 @@ impl RingWriter {
         Ok(Self {
             dir: dir.to_owned(),
             max_size: max_size.get(),
+            newcomers: Newcomers::default(),
             encoder: Encoder::default(),
             open: None,
             older: found.into_iter().map(sized).collect(),
@@ -77,7 +80,8 @@ impl RingWriter {
     }
 
     /// Writes a snapshot. After an error nothing of it is there, and the next one may be written.
-    pub fn write(&mut self, snapshot: AgentSnapshot) -> Result<()> {
+    pub fn write(&mut self, mut snapshot: AgentSnapshot) -> Result<()> {
+        self.newcomers.leave_out(&mut snapshot);
         let time = snapshot.time_unix_ms;
         let parts = parts::split(snapshot)?;
         let full = |open: &OpenSegment| open.length >= (self.max_size / SEGMENTS).min(MAX_SEGMENT);
