@@ -9,7 +9,7 @@ use super::tar::{Tar, TarEntryKind};
 use super::{AuditBounds, AuditError, engine, file_evidence, rootfs};
 use crate::rules::evidence::Inventory;
 use elbowroom_linux::bounded;
-use elbowroom_linux::probe::file::open_plain;
+use elbowroom_linux::probe::file::{open_in, open_plain};
 use rustix::fs::ResolveFlags;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -22,7 +22,9 @@ use std::path::Path;
 /// An archive in a file: `docker save`, an OCI layout, or the tar of a root directory; compressed or not.
 pub fn archive(path: &Path, bounds: AuditBounds) -> Result<Inventory, AuditError> {
     let what = path.display().to_string();
-    let file = File::open(path).map_err(AuditError::io("opening", &what))?;
+    // Others may be able to put a pipe, a device or a link in its place.
+    let opened = path.canonicalize().and_then(|path| open_in(Path::new("/"), &path));
+    let file = opened.map_err(AuditError::io("opening", &what))?;
     read_archive(file, &what, bounds)
 }
 
