@@ -52,11 +52,15 @@ pub(crate) struct PodLabels {
 /// Annotations of an object of the API.
 pub(crate) type Annotations = BTreeMap<String, String>;
 
-/// Forgets what is no label's, and what is beyond `most` bytes in all: a maker may write 256 KiB into each object.
+/// What an annotation takes of memory beside its bytes, as two strings in a map.
+const ANNOTATION_OVERHEAD: usize = 128;
+
+/// Forgets what is no label's, and what is beyond `most` bytes of memory in all: a maker may write 256 KiB into each object, also as
+/// thousands of annotations of a few bytes.
 pub(crate) fn keep_labels(annotations: &mut Annotations, most: usize) {
     let mut left = most;
     annotations.retain(|key, value| {
-        let size = key.len() + value.len();
+        let size = key.len() + value.len() + ANNOTATION_OVERHEAD;
         let fits = key.starts_with(PREFIX) && value.len() <= MAX_VALUE_BYTES && size <= left;
         left -= if fits { size } else { 0 };
         fits
