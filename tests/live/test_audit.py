@@ -128,7 +128,7 @@ def test_an_image_is_the_same_in_every_form(audit, docker, tmp_path):
     [
         ("/no/such/root", "No such file"),
         ("./nothing", "No such file"),
-        ("-x", "see `elbowroom --help`"),
+        ("-x", "see `elbowroom help audit`"),
         ("a b", "no image's name"),
         ("/etc/passwd", "passwd"),
     ],

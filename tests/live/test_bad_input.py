@@ -63,7 +63,7 @@ def finished(words, run_dir):
     [
         (["--frobnicate"], ["--frobnicate", "--help"]),
         (["frobnicate"], ["frobnicate", "--help"]),
-        (["list", "--frobnicate"], ["--frobnicate", "--help"]),
+        (["list", "--frobnicate"], ["--frobnicate", "elbowroom help list"]),
         (["list", "--format", "xml"], ["xml", "text", "json", "yaml"]),
         (["show"], ["CONTAINER"]),
         (["top", "--interval", "5"], ["5", "unit"]),
@@ -92,6 +92,12 @@ def finished(words, run_dir):
         (["run", "--name", "a/b", "--", "true"], ["--name", "a/b"]),
         (["run", "--name", "..", "--", "true"], ["--name", ".."]),
         (["run", "--name", "x" * 100, "--", "true"], ["--name", "64"]),
+        (["run", "--disk-reservation", "rbps=50", "--", "true"], ["rbps", "50MiB/s"]),
+        (["fleet", "--disk", "wiops=5", "node"], ["wiops", "500/s"]),
+        (["probe", "try", "exec:/bin/false"], ["/bin/false: ended with exit status: 1\n"]),
+        (["ask", "--pid", "4194305", "--network", "--", "true"], ["no process 4194305"]),
+        (["ask", "--secret", "/nonexistent", "--", "true"], ["/nonexistent: No such file"]),
+        (["audit", "/dev/null"], ["/dev/null", "neither a file nor a directory"]),
     ],
     ids=lambda words: " ".join(words)[:60],
 )
@@ -109,6 +115,12 @@ def test_a_cpu_that_is_not_there_is_named(command):
 @pytest.mark.parametrize("words", [["list"], ["show", "x"], ["explain", "x"], ["attach", "x"], ["detach", "x"]])
 def test_without_an_agent_the_way_to_one_is_said(command, run_dir, words):
     refused(command(*words), str(run_dir), "elbowroom agent")
+
+
+@pytest.mark.native
+def test_a_ring_without_an_agent_makes_nothing(command, tmp_path):
+    refused(command("record", "--ring", tmp_path / "no" / "ring"), "elbowroom agent")
+    assert not (tmp_path / "no").exists()
 
 
 HOSTILE = ["no-such", "two words", "..", "../../etc", "/", "-", "*", "a\nb", "\x1b[31mred", "\u202e", "", "x" * 10_000, "%s%n"]

@@ -336,6 +336,7 @@ impl AgentConfig {
                 "claims, entry {entry}: memory.objective: write what is promised, for example 800"
             );
         }
+        self.containers.validate()?;
         if let Some(socket) = self.nri.sockets.iter().find(|socket| !socket.is_absolute()) {
             anyhow::bail!("nri.sockets: write absolute paths, not {}", socket.display());
         }
@@ -559,7 +560,10 @@ mod tests {
     #[test]
     fn bad_files_name_line_and_way_out() {
         for (text, expect) in [
-            ("[sense]\nperiod = 24", "line 2: invalid type: integer `24`, expected a duration with its unit"),
+            ("[sense]\nperiod = 24", "line 2: \"24\" has no unit: write for example \"250ms\""),
+            ("[policy]\ncpu_busy = 95", "line 2: \"95\" has no unit: write for example \"20%\""),
+            ("[recorder]\nmax_size = 5", "line 2: \"5\" has no unit: write for example \"512MiB\""),
+            ("[disk.aridac]\nmax_disk_io = 5", "line 2: \"5\" is not an amount of data per second"),
             ("[sense]\nperiod = \"24\"", "line 2: \"24\" has no unit: write for example \"250ms\""),
             ("[sense]\nperoid = \"24ms\"", "line 2: unknown field `peroid`, expected one of"),
             ("[sense]\nperiod = \"1us\"", "sense.period: \"1us\" is too short"),
@@ -599,6 +603,7 @@ mod tests {
                 "[[claims]]\ncontainer = \"a\"\nmemory = { objective = -1.0 }",
                 "claims, entry 1: memory.objective: write what is promised",
             ),
+            ("[containers]\ndocker_root = \"a\"", "containers.docker_root: write an absolute path"),
             ("[nri]\nsockets = [\"a\"]", "nri.sockets: write absolute paths, not a"),
             ("[api]\nlisten = \"9273\"", "api.listen: \"9273\" is no address with a port"),
             (

@@ -32,6 +32,8 @@ pub fn init(verbose: u8) {
         .with_writer(Mutex::new(LogWriter::new(stderr())))
         .with_ansi(stderr().is_terminal())
         .with_target(false)
+        // They are told by `eprintln!`, which panics where no program reads standard error.
+        .log_internal_errors(false)
         // Fields hold text of others: names, labels, what programs said.
         .fmt_fields(
             debug_fn(|writer, field, value| write_log_field(writer, field.name(), value)).delimited(" "),
@@ -145,5 +147,24 @@ mod tests {
         drop(from);
         let error = LogWriter::new(File::from(to)).write_all(b"line\n").unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+    }
+    /// The test's own process is the program: it begins itself again.
+    #[test]
+    fn a_program_whose_log_has_no_reader_lives_on() {
+        const PROGRAM: &str = "ELBOWROOM_TEST_LOG_PROGRAM";
+        if std::env::var_os(PROGRAM).is_some() {
+            init(0);
+            tracing::info!("no program reads this");
+            return;
+        }
+        let (from, to) = rustix::pipe::pipe().unwrap();
+        drop(from);
+        let program = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "log::tests::a_program_whose_log_has_no_reader_lives_on", "--nocapture"])
+            .env(PROGRAM, "1")
+            .stdout(std::process::Stdio::null())
+            .stderr(to)
+            .status();
+        assert!(program.unwrap().success());
     }
 }

@@ -300,7 +300,7 @@ pub fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
         let text = Visible::line(&cause.to_string().replace('\n', "; "));
-        if !line.ends_with(&*text) {
+        if !line.contains(&*text) {
             line.push_str(if line.is_empty() { "" } else { ": " });
             line.push_str(&text);
         }
@@ -352,5 +352,7 @@ mod tests {
         let inner = std::io::Error::other("no such\ndevice\x1b[2J");
         let error = anyhow::Error::from(inner).context("opening /dev/fuse").context("starting");
         assert_eq!(one_line(&error), "starting: opening /dev/fuse: no such; device\\u{1b}[2J");
+        let error = anyhow::anyhow!("no space").context("writing x: no space: free some");
+        assert_eq!(one_line(&error), "writing x: no space: free some");
     }
 }

@@ -71,6 +71,8 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_target(false)
+        // They are told by `eprintln!`, which panics where no program reads standard error.
+        .log_internal_errors(false)
         .fmt_fields(
             debug_fn(|writer, field, value| write_log_field(writer, field.name(), value)).delimited(" "),
         )

@@ -1,7 +1,7 @@
 //! What single containers are promised: the `[[claims]]` of the configuration, one entry for all governors.
 
 use crate::io::IoMax;
-use crate::unit::{Bytes, Limit, Percent, parse_byte_rate, parse_bytes, parse_rate};
+use crate::unit::{Bytes, Limit, Percent, deserialize_quantity, parse_byte_rate, parse_bytes, parse_rate};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -152,38 +152,38 @@ pub struct MemoryClaim {
 }
 
 mod size {
-    use super::{Bytes, Deserialize, Deserializer, Serializer, parse_bytes};
+    use super::{Bytes, Deserializer, Serializer, deserialize_quantity, parse_bytes};
 
     pub(super) fn serialize<S: Serializer>(size: &Option<Bytes>, s: S) -> Result<S::Ok, S::Error> {
         s.collect_str(&format_args!("{}B", size.unwrap_or_default().get()))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Bytes>, D::Error> {
-        parse_bytes(&String::deserialize(d)?).map(Some).map_err(serde::de::Error::custom)
+        deserialize_quantity(d, parse_bytes).map(Some)
     }
 }
 
 mod bytes {
-    use super::{Deserialize, Deserializer, Serializer, parse_byte_rate};
+    use super::{Deserializer, Serializer, deserialize_quantity, parse_byte_rate};
 
     pub(super) fn serialize<S: Serializer>(rate: &Option<u64>, s: S) -> Result<S::Ok, S::Error> {
         s.collect_str(&format_args!("{}B/s", rate.unwrap_or(0)))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u64>, D::Error> {
-        parse_byte_rate(&String::deserialize(d)?).map(Some).map_err(serde::de::Error::custom)
+        deserialize_quantity(d, parse_byte_rate).map(Some)
     }
 }
 
 mod operations {
-    use super::{Deserialize, Deserializer, Serializer, parse_rate};
+    use super::{Deserializer, Serializer, deserialize_quantity, parse_rate};
 
     pub(super) fn serialize<S: Serializer>(rate: &Option<u64>, s: S) -> Result<S::Ok, S::Error> {
         s.collect_str(&format_args!("{}/s", rate.unwrap_or(0)))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u64>, D::Error> {
-        parse_rate(&String::deserialize(d)?).map(Some).map_err(serde::de::Error::custom)
+        deserialize_quantity(d, parse_rate).map(Some)
     }
 }
 

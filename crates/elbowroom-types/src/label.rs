@@ -360,6 +360,7 @@ fn parse_pairs<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     for word in text.split([' ', ',']).filter(|word| !word.is_empty()) {
         let (key, value) = word.split_once('=').ok_or_else(|| format!("{word}: write KEY=VALUE"))?;
         let value = value.parse::<u32>().map_or_else(|_| value.into(), serde_json::Value::from);
+        serde_json::from_value::<T>(serde_json::json!({ key: value })).map_err(|e| format!("{key}: {e}"))?;
         fields.insert(key.to_owned(), value);
     }
     serde_json::from_value(fields.into()).map_err(|e| e.to_string())
@@ -418,7 +419,7 @@ mod tests {
             ("priority", "tier=300", "300"),
             ("memory-reservation", "5", "5"),
             ("memory-saving", "yes", "write on or off"),
-            ("disk-reservation", "rbps=5", "rbps"),
+            ("disk-reservation", "rbps=5", "rbps: \\\"5\\\" is not an amount of data per second"),
             ("reservation", "2GiB", "there is no such label"),
             ("memory-max", "2GiB", "`elbowroom-kube --resize`"),
         ] {

@@ -157,7 +157,7 @@ impl Serialize for Percent {
 
 impl<'de> Deserialize<'de> for Percent {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        parse_percent(&String::deserialize(d)?).map_err(serde::de::Error::custom)
+        deserialize_quantity(d, parse_percent)
     }
 }
 
@@ -367,9 +367,8 @@ fn parse_scaled(
 
 /// For serde's `with`: a duration as people write it.
 pub mod duration {
-    use super::{Micros, parse_duration};
+    use super::{Micros, deserialize_quantity, parse_duration};
     use serde::{Deserializer, Serializer};
-    use std::fmt;
 
     /// The shortest text that reads back as the same duration.
     ///
@@ -383,23 +382,43 @@ pub mod duration {
         }
     }
 
-    /// Refuses a bare number, quoted or not, with the way out.
+    /// As [`deserialize_quantity`].
     ///
     /// # Errors
     /// What is not a duration with its unit.
     pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Micros, D::Error> {
-        struct Text;
-        impl serde::de::Visitor<'_> for Text {
-            type Value = Micros;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a duration with its unit, for example \"250ms\"")
-            }
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Micros, E> {
-                parse_duration(text).map_err(E::custom)
-            }
-        }
-        d.deserialize_any(Text)
+        deserialize_quantity(d, parse_duration)
     }
+}
+
+/// Reads a quantity as a person writes it. A bare number, quoted or not, is refused with the way out.
+///
+/// # Errors
+/// What `parse` refuses.
+pub fn deserialize_quantity<'de, D: Deserializer<'de>, T>(
+    d: D,
+    parse: fn(&str) -> Result<T, UnitError>,
+) -> Result<T, D::Error> {
+    struct Quantity<T>(fn(&str) -> Result<T, UnitError>);
+    impl<T> serde::de::Visitor<'_> for Quantity<T> {
+        type Value = T;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a quantity with its unit, in quotes")
+        }
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
+            (self.0)(text).map_err(E::custom)
+        }
+        fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<T, E> {
+            self.visit_str(&number.to_string())
+        }
+        fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<T, E> {
+            self.visit_str(&number.to_string())
+        }
+        fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<T, E> {
+            self.visit_str(&number.to_string())
+        }
+    }
+    d.deserialize_any(Quantity(parse))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use elbowroom_client::output::{ContainerArgs, OutputArgs, TableArgs};
 use elbowroom_types::lookup::quoted;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Lets every container see, and get, the room it really has.
@@ -273,13 +274,16 @@ pub(crate) struct AgentChildArgs {
 }
 
 /// What a refused command line is answered with: the help where a verb is missing, else what is wrong.
-pub(crate) fn refusal(error: &clap::Error) -> String {
+pub(crate) fn refusal(error: &clap::Error, args: &[OsString]) -> String {
     let help = match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Some(error.render().to_string()),
         ErrorKind::MissingSubcommand => help_without_verb(error),
         _ => None,
     };
-    help.map_or_else(|| format!("elbowroom: {}", usage_error_line(error)), |help| help.trim_end().to_owned())
+    help.map_or_else(
+        || format!("elbowroom: {}", usage_error_line(error, args)),
+        |help| help.trim_end().to_owned(),
+    )
 }
 
 /// The help of the command that lacks a verb: clap names those that are hidden too.
@@ -292,7 +296,7 @@ fn help_without_verb(error: &clap::Error) -> Option<String> {
 }
 
 /// A refused command line on one line, whatever bytes it quotes: people see it in logs, and terminals interpret it.
-pub(crate) fn usage_error_line(error: &clap::Error) -> String {
+pub(crate) fn usage_error_line(error: &clap::Error, args: &[OsString]) -> String {
     let mut text = error.render().to_string();
     if let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) =
         (error.kind(), error.get(ContextKind::InvalidSubcommand))
@@ -312,7 +316,22 @@ pub(crate) fn usage_error_line(error: &clap::Error) -> String {
             c => line.extend(c.escape_debug()),
         }
     }
-    line + ": see `elbowroom --help`"
+    let end = if line.ends_with('?') { " See" } else { ": see" };
+    format!("{line}{end} `elbowroom {}`", help_words(args))
+}
+
+/// What shows the help of the verb in `args`, or that of all.
+fn help_words(args: &[OsString]) -> String {
+    let mut words = String::from("help");
+    let root = crate::command();
+    let mut at = &root;
+    for arg in args.iter().skip(1) {
+        if let Some(verb) = at.find_subcommand(arg).filter(|verb| !verb.is_hide_set()) {
+            words += &format!(" {}", verb.get_name());
+            at = verb;
+        }
+    }
+    if words == "help" { "--help".to_owned() } else { words }
 }
 
 #[cfg(test)]
@@ -326,26 +345,33 @@ mod tests {
             (&["elbowroom", "--run-dir", "/run/x"], "\n  housekeeping "),
             (&["elbowroom", "probe"], "\n  send "),
         ] {
-            let told = refusal(&crate::command().try_get_matches_from(words).unwrap_err());
+            let told = refusal(&crate::command().try_get_matches_from(words).unwrap_err(), &[]);
             assert!(told.contains(verb) && !told.contains("run-reaper"), "{words:?}: {told}");
             assert_eq!(told.trim_end(), told);
         }
-        let bare = refusal(&crate::command().try_get_matches_from(["elbowroom"]).unwrap_err());
+        let bare = refusal(&crate::command().try_get_matches_from(["elbowroom"]).unwrap_err(), &[]);
         assert_eq!(bare, crate::command().render_long_help().to_string().trim_end());
     }
 
     #[test]
     fn a_refused_command_line_is_one_harmless_line() {
-        for words in [
-            &["elbowroom", "--frobnicate"][..],
-            &["elbowroom", "fro\nb"],
-            &["elbowroom", "list", "--format", "\x1b[31m\u{202e}"],
-            &["elbowroom", "show"],
-            &["elbowroom", "top", "--interval", "0ms"],
+        for (words, end) in [
+            (&["elbowroom", "--frobnicate"][..], ": see `elbowroom --help`"),
+            (&["elbowroom", "fro\nb"], ": see `elbowroom --help`"),
+            (&["elbowroom", "lits"], ": did you mean `elbowroom list`? See `elbowroom --help`"),
+            (&["elbowroom", "list", "--format", "\x1b[31m\u{202e}"], ": see `elbowroom help list`"),
+            (&["elbowroom", "show"], ": see `elbowroom help show`"),
+            (&["elbowroom", "ps", "--nosuch"], ": see `elbowroom help list`"),
+            (
+                &["elbowroom", "--run-dir", "/x", "profile", "pages", "-x"],
+                ": see `elbowroom help profile pages`",
+            ),
+            (&["elbowroom", "top", "--interval", "0ms"], ": see `elbowroom help top`"),
         ] {
-            let line = usage_error_line(&Cli::try_parse_from(words).err().expect("it is refused"));
+            let args: Vec<OsString> = words.iter().map(OsString::from).collect();
+            let line = usage_error_line(&Cli::try_parse_from(words).err().expect("it is refused"), &args);
             assert!(!line.contains(['\n', '\x1b', '\u{202e}']), "{line:?}");
-            assert!(line.len() > 30 && line.ends_with("see `elbowroom --help`"), "{line:?}");
+            assert!(line.len() > 30 && line.ends_with(end), "{line:?}");
         }
     }
 }

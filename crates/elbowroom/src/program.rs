@@ -36,7 +36,7 @@ pub fn main() -> ExitCode {
     let cli = match command.try_get_matches_from(&args).and_then(|found| Cli::from_arg_matches(&found)) {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => {
-            say(&cli::refusal(&error));
+            say(&cli::refusal(&error, &args));
             return ExitCode::from(2);
         }
         // Help and version.
@@ -116,7 +116,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
 fn host_verb(words: &[OsString]) -> Result<host::HostVerb> {
     match Cli::try_parse_from(words) {
         Ok(cli) => Ok(host::HostVerb { is_agent: matches!(cli.verb, Verb::Agent(_)), run_dir: cli.run_dir }),
-        Err(error) if error.use_stderr() => anyhow::bail!("{}", cli::usage_error_line(&error)),
+        Err(error) if error.use_stderr() => anyhow::bail!("{}", cli::usage_error_line(&error, words)),
         Err(answer) => answer.exit(),
     }
 }

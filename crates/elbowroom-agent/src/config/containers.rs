@@ -1,5 +1,6 @@
 //! Which containers get views, and what they are given.
 
+use anyhow::{Result, ensure};
 use elbowroom_linux::discover::ContainerSources;
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::glob;
@@ -52,6 +53,15 @@ impl Default for ContainerSettings {
 }
 
 impl ContainerSettings {
+    pub(super) fn validate(&self) -> Result<()> {
+        for (key, path) in [("docker_root", &self.docker_root), ("containerd_state", &self.containerd_state)]
+        {
+            let is_absolute = path.as_ref().is_none_or(|path| path.is_absolute());
+            ensure!(is_absolute, "containers.{key}: write an absolute path");
+        }
+        Ok(())
+    }
+
     /// Where containers are looked for.
     pub fn sources(self) -> ContainerSources {
         ContainerSources {

@@ -1,7 +1,7 @@
 //! `[recorder]` of the configuration.
 
 use anyhow::{Result, ensure};
-use elbowroom_types::unit::{Bytes, Micros, parse_bytes};
+use elbowroom_types::unit::{Bytes, Micros, deserialize_quantity, parse_bytes};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::path::{Path, PathBuf};
 
@@ -67,6 +67,5 @@ fn shown<S: Serializer>(bytes: &Bytes, s: S) -> Result<S::Ok, S::Error> {
 }
 
 fn read<'de, D: Deserializer<'de>>(d: D) -> Result<Bytes, D::Error> {
-    let text = String::deserialize(d)?;
-    parse_bytes(&text).map_err(serde::de::Error::custom)
+    deserialize_quantity(d, parse_bytes)
 }

@@ -110,8 +110,10 @@ pub fn inventory(target: &str, bounds: AuditBounds) -> Result<Inventory, AuditEr
     }
     // What looks like a path is none of an image's names.
     if target.starts_with(['/', '.']) {
-        let source = rustix::io::Errno::NOENT.into();
-        return Err(AuditError::Io { operation: "opening", what: target.to_owned(), source });
+        let is_there = path.symlink_metadata().map_err(AuditError::io("opening", target));
+        return Err(is_there
+            .err()
+            .unwrap_or_else(|| AuditError::malformed(target, "it is neither a file nor a directory")));
     }
     image::from_engine(target, bounds)
 }

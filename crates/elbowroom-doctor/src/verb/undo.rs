@@ -84,6 +84,7 @@ pub fn undo(args: &UndoArgs) -> Result<ExitCode> {
     let stayed = files.iter().any(|f| matches!(f.outcome, "held" | "in use" | "later fix" | "error"));
     write_stdout(&match args.output.format {
         Format::Data(data) => data.document(&UndoOutput { version: VERSION, files })?,
+        Format::Text if entries.is_empty() => fix_list_text(&entries),
         Format::Text => files.iter().fold(String::new(), |mut text, f| {
             let _ = writeln!(
                 text,

@@ -71,15 +71,15 @@ impl Default for AridacSettings {
 }
 
 mod max_disk_io {
-    use elbowroom_types::unit::parse_byte_rate;
-    use serde::{Deserialize, Deserializer, Serializer};
+    use elbowroom_types::unit::{deserialize_quantity, parse_byte_rate};
+    use serde::{Deserializer, Serializer};
 
     pub(super) fn serialize<S: Serializer>(rate: &u64, s: S) -> Result<S::Ok, S::Error> {
         s.collect_str(&format_args!("{rate}B/s"))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
-        parse_byte_rate(&String::deserialize(d)?).map_err(serde::de::Error::custom)
+        deserialize_quantity(d, parse_byte_rate)
     }
 }
 

@@ -43,7 +43,7 @@ pub enum FaultsError {
         tracepoints: Box<BpfError>,
     },
     /// The way that was asked for does not work here, or stopped working.
-    #[error("page faults cannot be followed by {tier:?}: {source}")]
+    #[error("page faults cannot be followed by {}: {source}", tier.name())]
     Bpf {
         /// The way.
         tier: FaultTier,

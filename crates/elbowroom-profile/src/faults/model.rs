@@ -69,6 +69,16 @@ pub enum FaultTier {
     Tracepoints,
 }
 
+impl FaultTier {
+    /// As `--tier` takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Functions => "functions",
+            Self::Tracepoints => "tracepoints",
+        }
+    }
+}
+
 /// Faults of one container, since counting began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {

@@ -7,7 +7,8 @@ use elbowroom_agent::probes::source::exec::{PID_ENV, last_line_of};
 use elbowroom_client::output::write_stdout;
 use elbowroom_linux::probe::confined::{ServerPlace, become_nobody, confine};
 use elbowroom_types::unit::Micros;
-use std::path::PathBuf;
+use rustix::process::geteuid;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// How long a server may take to answer; `follow` waits as long for an actuator.
@@ -40,8 +41,11 @@ pub(crate) struct AskArgs {
 /// Prints the last line of the client's answer.
 pub(crate) fn main(args: &AskArgs) -> Result<ExitCode> {
     let place = place(args)?;
-    let path = confine(&place, args.secret.as_deref())
-        .context("leaving root's rights behind: `elbowroom ask` wants all of them first")?;
+    ensure!(
+        geteuid().is_root(),
+        "`elbowroom ask` leaves root's rights behind: this needs root: try with sudo"
+    );
+    let path = confine(&place, args.secret.as_deref()).context("confining the client")?;
     let path = path.map(|path| path.display().to_string());
     let fill = |word: &String| path.as_ref().map_or_else(|| word.clone(), |path| word.replace("{}", path));
     let (program, words) = args.command.split_first().context("no client is named")?;
@@ -68,7 +72,8 @@ fn place(args: &AskArgs) -> Result<ServerPlace> {
     }
     let pid = args.pid.with_context(|| format!("no container: set {PID_ENV}, or write --pid"))?;
     if args.network {
-        ensure!(pid > 0, "nothing runs in the container any more");
+        let runs = pid > 0 && Path::new(&format!("/proc/{pid}")).exists();
+        ensure!(runs, "no process {pid}: nothing runs in the container any more");
         return Ok(ServerPlace::Network(pid));
     }
     if pid > 0

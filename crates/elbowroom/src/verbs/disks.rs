@@ -25,10 +25,10 @@ pub(crate) fn disks(run_dir: &Path, args: TableArgs) -> Result<String> {
 }
 
 fn text(report: &DisksReport, style: TableStyle) -> String {
-    let mut text = format!("{}, by {}\n", mode_text(report), policy_name(report.policy));
     if report.mode == GovernorMode::Off {
-        return text;
+        return "off: set disk.mode to \"observe\" or \"enforce\"\n".to_owned();
     }
+    let mut text = format!("{}, by {}\n", mode_text(report), policy_name(report.policy));
     if report.disks.is_empty() {
         text.push_str("no container has used a disk yet\n");
     } else {
@@ -48,8 +48,9 @@ fn text(report: &DisksReport, style: TableStyle) -> String {
 
 fn mode_text(report: &DisksReport) -> String {
     match (report.mode, &report.not_enforced) {
-        (GovernorMode::Off, _) => "off: set disk.mode to \"observe\" or \"enforce\"".to_owned(),
-        (GovernorMode::Observe, _) => "observing: decisions are shown, nothing is limited".to_owned(),
+        (GovernorMode::Off | GovernorMode::Observe, _) => {
+            "observing: decisions are shown, nothing is limited".to_owned()
+        }
         (GovernorMode::Enforce, None) => "enforcing".to_owned(),
         (GovernorMode::Enforce, Some(why)) => format!("not enforcing, though asked to: {why}"),
     }
@@ -169,7 +170,7 @@ mod tests {
                 .starts_with("not enforcing, though asked to: no io controller, by")
         );
         report.mode = GovernorMode::Off;
-        assert!(text(&report, TableStyle::PLAIN).starts_with("off: set disk.mode"));
+        assert_eq!(text(&report, TableStyle::PLAIN), "off: set disk.mode to \"observe\" or \"enforce\"\n");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use elbowroom_agent::probes::source::ProbeSource;
 use elbowroom_client::api::{ContainerView, ControlRequest, ControlResponse, ProbeView, display_name};
 use elbowroom_client::control::ControlClient;
 use elbowroom_client::number_format;
-use elbowroom_client::output::{Format, OutputArgs, TableArgs, unexpected_response, write_stdout};
+use elbowroom_client::output::{Format, OutputArgs, TableArgs, say, unexpected_response, write_stdout};
 use elbowroom_client::table::{Align, Keep, clip};
 use elbowroom_linux::bounded::LineReader;
 use elbowroom_linux::probe;
@@ -154,7 +154,10 @@ fn try_once(args: &TryArgs) -> Result<ExitCode> {
             })?;
             Ok(ExitCode::SUCCESS)
         }
-        Ok(None) => Ok(ExitCode::from(1)),
+        Ok(None) => {
+            say("elbowroom: nothing new: the file is empty, or older than its `ttl`");
+            Ok(ExitCode::from(1))
+        }
         Err(problem) => bail!("{problem}"),
     }
 }

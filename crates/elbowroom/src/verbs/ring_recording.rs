@@ -29,9 +29,10 @@ const MINUTE_MS: i64 = 60_000;
 pub(crate) fn record(run_dir: &Path, dir: &Path, args: &RecordArgs) -> Result<()> {
     ensure!(args.max_size >= MIN_SIZE, "--max-size: {} is too small: at least {MIN_SIZE}", args.max_size);
     let signals = SignalFd::block(&[Signal::INT, Signal::TERM]).context("blocking signals")?;
+    // No agent to ask is an error at first, before anything is made, and later something that passes.
+    let first = fetch_snapshot(run_dir)?;
     let mut writer = RingWriter::open(dir, args.max_size)?;
-    // No agent to ask is an error at first, and later something that passes.
-    writer.write(fetch_snapshot(run_dir)?)?;
+    writer.write(first)?;
     let ticker = Ticker::new(args.every)?;
     let begin = timer::now();
     let mut problem = None;

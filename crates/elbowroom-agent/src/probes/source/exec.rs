@@ -107,9 +107,9 @@ pub fn last_line_of(
         text.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
     };
     if !status.success() {
-        let why = last(&errors).unwrap_or_default();
+        let why = last(&errors).map_or_else(String::new, |line| format!(": {line}"));
         let why: String = why.chars().take(200).collect();
-        return Err(format!("{program}: ended with {status}: {why}").into());
+        return Err(format!("{program}: ended with {status}{why}").into());
     }
     Ok(last(&out))
 }

@@ -170,6 +170,7 @@ impl PretouchRun<'_> {
         if let (None, Some(time)) = (&stopped, hold) {
             stopped = self.hand_over(&mut holder, size, (&usage_file, before), time)?;
             report.left = holder.size();
+            say_progress(&format!("kept {} of {size}", report.left), true);
         }
         Ok(stopped)
     }
@@ -231,7 +232,7 @@ impl PretouchRun<'_> {
                 return Ok(None);
             }
             holder.resize(held)?;
-            progress("kept", holder.size(), held);
+            say_progress(&format!("kept {held} of {size}"), false);
             if let Some(why) = self.interruptible_sleep(HANDOVER_INTERVAL)? {
                 return Ok(Some(why));
             }

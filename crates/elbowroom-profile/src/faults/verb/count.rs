@@ -123,7 +123,7 @@ pub(super) fn count(args: &FaultsArgs, load: LoadSources) -> Result<ExitCode> {
     let mut profiler =
         FaultProfiler::start(args.selection.open(load)?, &args.selection.containers, tier, args.latency)?;
     // A program that starts something to be counted waits for this.
-    say(&format!("elbowroom: counting page faults by {}", text::tier_name(profiler.tier())));
+    say(&format!("elbowroom: counting page faults by {}", profiler.tier().name()));
     let begin = timer::now();
     let until = args
         .duration

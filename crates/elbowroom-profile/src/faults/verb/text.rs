@@ -18,14 +18,6 @@ const COLUMNS: [(FaultClass, &str); 6] = [
     (FaultClass::WriteProtect, "WP"),
 ];
 
-/// The name of a tier, as `--tier` takes it.
-pub(super) fn tier_name(tier: FaultTier) -> &'static str {
-    match tier {
-        FaultTier::Functions => "functions",
-        FaultTier::Tracepoints => "tracepoints",
-    }
-}
-
 /// One table of what happened in `elapsed`, per second.
 pub(super) fn live_table(rows: &[(String, FaultCounts, ExecutedWork)], elapsed: Micros) -> String {
     let mut heading = vec![("FAULTS PER SECOND", Align::Left), ("ALL", Align::Right)];
