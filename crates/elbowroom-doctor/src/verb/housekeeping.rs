@@ -23,7 +23,7 @@ const MIN_LISTED: Bytes = Bytes::mib(1);
 /// Arguments of `housekeeping`.
 #[derive(Args)]
 pub struct HousekeepingArgs {
-    /// Only these jobs, by the names that the list shows; without, those whose kind keeps house.
+    /// Only these jobs, by the names that the list shows; without, those that are housekeeping by their kind.
     jobs: Vec<String>,
     /// Show what would be written, ask, and write it.
     #[arg(long)]
@@ -153,10 +153,8 @@ fn text(found: &[HousekeepingJob], all: bool) -> String {
         .collect();
     let mut text = table(&heading, &rows);
     let bounded = shown.iter().filter(|j| j.kind.is_housekeeping() && j.size.is_some()).count();
-    let _ = writeln!(
-        text,
-        "{bounded} keep house and are meant by `elbowroom housekeeping --apply`; others are when they are named"
-    );
+    let _ =
+        writeln!(text, "`elbowroom housekeeping --apply` sizes {bounded} of them by kind, others by name");
     text
 }
 
@@ -190,7 +188,7 @@ mod tests {
             "JOB           KIND   WHERE                       HOLDS  CACHE    SIZE\n\
              postgres      other  /system.slice/postgres       1GiB      -       -\n\
              cron.service  cron   /system.slice/cron.service     0B      -  300MiB\n\
-             1 keep house and are meant by `elbowroom housekeeping --apply`; others are when they are named\n"
+             `elbowroom housekeeping --apply` sizes 1 of them by kind, others by name\n"
         );
     }
 
