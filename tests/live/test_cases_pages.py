@@ -248,6 +248,16 @@ def test_no_mount_of_a_view_has_a_size(agent, start):
     assert "elbowroom" not in container.run("sh", "-c", "df; true")
 
 
+def test_a_program_that_looks_at_each_mount_point_finds_a_directory_or_file(agent, start):
+    container = start("--cpus", "1")
+    assert f"{UNCOVERED}/proc" in mount_points(container)
+    # As lsof does, and psutil's own tests; in the host's mounts there may be some that are covered.
+    looked = container.run("sh", "-c", "cut -d' ' -f5 /proc/self/mountinfo | xargs stat -c '' 2>&1; true")
+    assert CPU not in looked and "/proc/" not in looked, looked
+    # What is found at the copies' names are no copies.
+    assert container.run("sh", "-c", f"ls -A {UNCOVERED}/proc {UNCOVERED}/sys").split() == [f"{UNCOVERED}/proc:", f"{UNCOVERED}/sys:"]
+
+
 def test_a_users_own_mount_inside_a_directory_of_the_view_stays(agent, docker, tmp_path):
     need.cpus(2)
     mine = tmp_path / "online"

@@ -8,7 +8,8 @@
 //! **Approach.** Where the container's own proc was whole but for views, the same is mounted again on a directory of the view
 //! that no listing names; sysfs alike. An engine that masks paths has taken this away itself, and then nothing is mounted: it
 //! would show what was masked. Engines mask last, after hooks and after `pivot_root`, so nothing is mounted either until the
-//! container's own program runs. No path walk reaches the copies: an empty directory covers them. Else a program that the
+//! container's own program runs. No path walk reaches the copies: the directory that they are in covers itself, and has empty
+//! directories at their names, for programs that look at each mount point (`lsof`). Else a program that the
 //! container starts in a sandbox of its own could get this `/sys`, with all that is mounted in it, and be masked elsewhere. The
 //! kernel checks only what is mounted. The copies are part of the view, so they go when the view goes.
 
@@ -27,7 +28,7 @@ const KEPT: [(&str, &str); 2] = [
     ("proc", "/sys/devices/system/cpu/.elbowroom/proc"),
     ("sysfs", "/sys/devices/system/cpu/.elbowroom/sys"),
 ];
-/// Over both an empty directory is mounted.
+/// Over both the directory that they are in is mounted once more, without them.
 const COVER: &str = "/sys/devices/system/cpu/.elbowroom";
 
 /// Directories that are always empty, below where their file system is mounted: what is mounted on them hides nothing
@@ -99,8 +100,7 @@ pub(super) fn keep(place: &NamespaceRoot, before: &MountTable) -> Result<bool, M
         };
         let opened = kept.iter().map(open).collect::<Result<Vec<_>, MountError>>()?;
         let on = open_target(place, cover_target, view.id)?;
-        let empty = &opened.first().expect("there is one").1;
-        let cover = copy_mount(empty, OpenTreeFlags::empty()).map_err(error("open_tree", cover_target))?;
+        let cover = copy_mount(&on, OpenTreeFlags::empty()).map_err(error("open_tree", cover_target))?;
         move_mount(&cover, &on, MoveMountFlags::empty()).map_err(error("move_mount", cover_target))?;
         let mut result = unmounter.make_private(cover.as_fd()).map_err(error("mount", cover_target));
         for (from, on, target) in &opened {

@@ -355,9 +355,11 @@ fn links(dir: ViewNode, facts: &ContainerSnapshot) -> Vec<ViewNode> {
 /// What a directory lists, in a fixed order: files and directories of fixed names, then numbered ones, ascending. Empty for
 /// a file.
 pub fn children(dir: ViewNode, facts: &ContainerSnapshot) -> Vec<(String, ViewNode)> {
+    let is_hidden =
+        |node| matches!(node, ViewNode::Uncovered | ViewNode::UncoveredProc | ViewNode::UncoveredSys);
     let singles = FIXED_NODES
         .iter()
-        .filter(|(node, up, _)| *up == dir && !matches!(node, ViewNode::Root | ViewNode::Uncovered))
+        .filter(|(node, up, _)| *up == dir && *node != ViewNode::Root && !is_hidden(*node))
         .map(|(node, ..)| *node);
     let mut nodes: Vec<ViewNode> = singles.collect();
     match dir {
@@ -544,6 +546,7 @@ mod tests {
         assert_eq!(found, ViewNode::UncoveredProc);
         assert!(found.is_dir() && found.parent().is_dir());
         assert!(children(ViewNode::Cpus, &facts()).iter().all(|(_, node)| *node != ViewNode::Uncovered));
+        assert_eq!(children(ViewNode::Uncovered, &facts()), []);
     }
 
     #[test]
