@@ -8,10 +8,10 @@
 //!
 //! How many columns a row has is the host's. A row that does not begin with two numbers and a name is left out; a device
 //! that the host's text lacks is not shown. cgroup v1 and v2 give the same page. Counters are for whole devices, as cgroups
-//! keep them: the rows of partitions are 0.
+//! keep them: the rows of partitions are 0. Columns are one space apart, as the kernel has them, and spaces at its end keep a row's length.
 
 use super::snapshot::ContainerSnapshot;
-use super::text::max_of_width;
+use super::text::{max_of_width, push_line};
 use elbowroom_types::id::DeviceNumber;
 use elbowroom_types::io::IoStat;
 
@@ -40,17 +40,17 @@ pub(super) fn text(facts: &ContainerSnapshot, host: &str) -> String {
             continue;
         };
         let io = facts.disks().iter().find(|io| io.device == DeviceNumber::new(major, minor));
-        out.push_str(&format!("{major:4} {minor:7} {name}"));
+        let mut row = format!("{major:4} {minor:7} {name}");
+        let mut length = row.len();
         for (i, _) in words.enumerate() {
-            match COLUMNS.iter().find(|(at, ..)| *at == i) {
-                None => out.push_str(" 0"),
-                Some(&(_, width, of)) => {
-                    let n = io.map_or(0, of).min(max_of_width(width as u32));
-                    out.push_str(&format!(" {n:>width$}"));
-                }
-            }
+            let (width, n) = match COLUMNS.iter().find(|(at, ..)| *at == i) {
+                None => (1, 0),
+                Some(&(_, width, of)) => (width, io.map_or(0, of).min(max_of_width(width as u32))),
+            };
+            row.push_str(&format!(" {n}"));
+            length += 1 + width;
         }
-        out.push('\n');
+        push_line(&mut out, &row, length);
     }
     out
 }
@@ -82,10 +82,14 @@ mod tests {
     #[test]
     fn devices_are_the_hosts_and_counters_the_containers() {
         let page = text(&facts(1_024), HOST);
-        let rows: Vec<Vec<&str>> = page.lines().map(|l| l.split_ascii_whitespace().collect()).collect();
-        assert_eq!(rows.len(), 2);
-        assert_eq!(rows[0].join(" "), "254 0 vda 1024 0 2 0 1024 0 2 0 0 0 0 1024 0 2 0 0 0");
-        assert_eq!(rows[1].join(" "), "254 1 vda1 0 0 0 0 0 0 0 0 0 0 0");
+        let rows: Vec<&str> = page.lines().map(str::trim_end).collect();
+        assert_eq!(
+            rows,
+            [
+                " 254       0 vda 1024 0 2 0 1024 0 2 0 0 0 0 1024 0 2 0 0 0",
+                " 254       1 vda1 0 0 0 0 0 0 0 0 0 0 0"
+            ]
+        );
     }
 
     #[test]

@@ -13,7 +13,8 @@
 //! | `procs_running` | container: runnable threads, at least one, the reader |
 //!
 //! A program that takes a counter of zero for a machine that stands still (psutil's own tests) is right on a machine. Every line has
-//! constant length: a reader that takes the file in several reads never sees half a number of one version continued by another.
+//! constant length: a reader that takes the file in several reads never sees half a number of one version continued by another. Between
+//! numbers is one space, as the kernel has it: programs split there (`cut -d' '`, Podman before 4.2).
 
 use super::snapshot::{ContainerSnapshot, CpuTimes};
 use super::text::{max_of_width, push_line, value_of_key};
@@ -21,9 +22,10 @@ use elbowroom_types::unit::Micros;
 
 /// Microseconds in a tick: `USER_HZ` is 100 on every architecture views run on.
 const TICK: u64 = 10_000;
-/// Digits of one CPU's counters (317 years) and of the sums over 1,024 CPUs.
+/// Digits of one CPU's counters (317 years) and of the sums over 1,024 CPUs, and how many of them are not always 0.
 const CPU_DIGITS: usize = 12;
 const SUM_DIGITS: usize = 16;
+const CPU_COUNTERS: usize = 3;
 /// Digits of what the kernel counts in 64 bits.
 const COUNTER_DIGITS: usize = 20;
 /// Numbers in the line of software interrupts: their sum and the ten kinds (`NR_SOFTIRQS`).
@@ -33,14 +35,14 @@ const SOFTIRQS: usize = 11;
 pub(super) fn text(facts: &ContainerSnapshot, times: &[CpuTimes], host: &str) -> String {
     let online = facts.shown_online();
     let counters = |t: &CpuTimes| [t.user, t.system, t.idle].map(ticks);
-    let mut total = [0; 3];
+    let mut total = [0; CPU_COUNTERS];
     for cpu in times {
         total.iter_mut().zip(counters(cpu)).for_each(|(sum, t)| *sum += t);
     }
     let mut out = String::new();
     push_cpu(&mut out, "cpu ", total, SUM_DIGITS);
     for cpu in online.iter() {
-        let own = times.get(cpu as usize).map_or([0; 3], counters);
+        let own = times.get(cpu as usize).map_or([0; CPU_COUNTERS], counters);
         push_cpu(&mut out, &format!("cpu{cpu}"), own, CPU_DIGITS);
     }
     for key in ["intr", "ctxt", "btime"] {
@@ -71,8 +73,11 @@ pub(super) fn ticks(time: Micros) -> u64 {
     (time.get() / TICK).min(max_of_width(CPU_DIGITS as u32))
 }
 
-fn push_cpu(out: &mut String, name: &str, [user, system, idle]: [u64; 3], w: usize) {
-    out.push_str(&format!("{name} {user:>w$} 0 {system:>w$} {idle:>w$} 0 0 0 0 0 0\n"));
+fn push_cpu(out: &mut String, name: &str, counters: [u64; CPU_COUNTERS], digits: usize) {
+    let line =
+        |[user, system, idle]: [u64; CPU_COUNTERS]| format!("{name} {user} 0 {system} {idle} 0 0 0 0 0 0");
+    let width = line([0; CPU_COUNTERS]).len() + CPU_COUNTERS * (digits - 1);
+    push_line(out, &line(counters), width);
 }
 
 #[cfg(test)]
@@ -103,11 +108,11 @@ mod tests {
         let page =
             text(&facts("2,5", "2,5,9"), &times, "intr 7 1 6\nctxt 8\nbtime 1795214744\nsoftirq 9 1 8\n");
         let lines: Vec<&str> = page.lines().collect();
-        assert_eq!(columns(lines[0]), [600, 0, 6_000, 60_000, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(lines[0].trim_end(), "cpu  600 0 6000 60000 0 0 0 0 0 0");
         assert!(
             lines[1].starts_with("cpu2 ") && lines[2].starts_with("cpu5 ") && lines[3].trim_end() == "intr 7"
         );
-        assert_eq!(columns(lines[2]), [200, 0, 2_000, 20_000, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(lines[2].trim_end(), "cpu5 200 0 2000 20000 0 0 0 0 0 0");
         assert_eq!(value_of_key(&page, "btime"), Some(1_795_214_744));
         assert_eq!([value_of_key(&page, "ctxt"), value_of_key(&page, "procs_running")], [Some(8), Some(1)]);
         assert_eq!(columns(lines[9]), [9, 1, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
