@@ -10,7 +10,7 @@ import pytest
 
 from kit import need
 from kit.cgroup import V2
-from kit.container import cpu_list, stat_cpus
+from kit.container import PYTHON, cpu_list, stat_cpus
 from kit.wait import always, eventually
 
 CPU = "/sys/devices/system/cpu"
@@ -273,6 +273,15 @@ def test_a_users_own_mount_inside_a_directory_of_the_view_stays(agent, docker, t
 
 
 # ---- what a process sees beside a page ----
+
+
+def test_a_process_that_was_killed_for_memory_is_counted(agent, start):
+    container = start("--memory", "64MiB")
+    killed = lambda: int(re.search(r"^oom_kill (\d+)", container.read("/proc/vmstat"), re.M)[1])
+    assert killed() == 0
+    kill = f"{PYTHON} -c 'import sys; sys.stdout = [bytearray(b\"x\" * (1 << 20)) for _ in range(1 << 12)]'; echo $?"
+    assert container.run("sh", "-c", kill).split() == ["137"]
+    eventually(lambda: killed() == 1)
 
 
 def test_a_fast_sampler_sees_motion(agent, start):

@@ -107,7 +107,10 @@ impl Numbers<'_> {
             pgpgout: self.next(),
             workingset_refault_file: self.next(),
             workingset_refault_anon: self.next(),
+            pswpin: self.next(),
+            pswpout: self.next(),
         };
+        facts.oom_kills = self.next();
         facts.swap_max = self.next();
         facts.started = self.micros();
         facts.load = [self.next(), self.next(), self.next()].map(|n| n as u32);

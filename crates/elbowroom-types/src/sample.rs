@@ -292,6 +292,12 @@ pub struct MemoryStat {
     pub workingset_refault_file: u64,
     /// `workingset_refault_anon`.
     pub workingset_refault_anon: u64,
+    /// Pages that were read from swap: v2 `pswpin`, from Linux 6.13 on.
+    #[serde(default)]
+    pub pswpin: u64,
+    /// Pages that were written to it: `pswpout`.
+    #[serde(default)]
+    pub pswpout: u64,
 }
 
 impl MemoryStat {
@@ -321,5 +327,7 @@ impl MemoryStat {
         pgpgout: 0,
         workingset_refault_file: 0,
         workingset_refault_anon: 0,
+        pswpin: 0,
+        pswpout: 0,
     };
 }

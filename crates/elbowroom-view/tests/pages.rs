@@ -41,15 +41,16 @@ prop_compose! {
         ContainerSnapshot {
             online: sets[0], present: sets[1], possible: sets[5], nodes: sets[2], cpu_nodes: sets[3], mems: sets[4],
             millicpu: n[7], cpu_period: Micros(n[8]), cpu_share: n[9], memory: b(10), memory_soft: n[11],
-            mems_total: b(9), memory_high: n[12], memory_usage: b(13), swap_max: n[14], cpu_user: Micros(n[15]),
-            cpu_system: Micros(n[16]), started: Micros(n[17]), taken: Micros(n[18]),
+            mems_total: b(9), memory_high: n[12], memory_usage: b(13), oom_kills: n[2], swap_max: n[14],
+            cpu_user: Micros(n[15]), cpu_system: Micros(n[16]), started: Micros(n[17]), taken: Micros(n[18]),
             load: [n[19] as u32, n[20] as u32, n[21] as u32], nr_running: n[22] as u32, nr_threads: n[23] as u32,
             nr_processes: n[24] as u32, nr_disks: n[25] as u32, has_pressure: n[26] as u32 % 2,
             pressure: [Pressure { some: stall(0), full: stall(3) }; 3], io: [io; MAX_DISKS],
             memory_stat: MemoryStat {
                 anon: b(27), anon_thp: b(28), file: b(29), file_mapped: b(30), shmem: b(31), inactive_anon: b(32),
                 active_anon: b(33), inactive_file: b(34), active_file: b(35), slab_reclaimable: b(36),
-                slab_unreclaimable: b(37), swapcached: b(38), swap: b(39), pgfault: n[0], pgmajfault: n[1],
+                slab_unreclaimable: b(37), swapcached: b(38), swap: b(39), pgfault: n[0], pgmajfault: n[1], pswpin: n[3],
+                pswpout: n[4],
                 ..MemoryStat::EMPTY
             },
             page_size: b(6),

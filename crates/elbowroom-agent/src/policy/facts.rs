@@ -62,6 +62,7 @@ pub(super) fn apply_details(
     facts.taken = now_boot;
     facts.memory_usage = details.memory_usage.unwrap_or_default();
     facts.memory_stat = details.memory_stat.unwrap_or_default();
+    facts.oom_kills = details.oom_kills.unwrap_or(0).max(facts.oom_kills);
     facts.nr_threads = u32::try_from(details.nr_threads.unwrap_or(0)).unwrap_or(u32::MAX);
     // It may be switched off at any time (`cgroup.pressure`): what was read before says nothing of now. The totals stay, which triggers
     // compare with later ones.

@@ -89,6 +89,16 @@ pub fn memory_stat<'a>(layout: &'a CgroupLayout, group: impl Into<CgroupRef<'a>>
     }
 }
 
+/// Processes of a group that the kernel killed for memory since it was made; on v1 not of those below it.
+pub(crate) fn oom_kills<'a>(layout: &'a CgroupLayout, group: impl Into<CgroupRef<'a>>) -> ReadResult<u64> {
+    let Some((version, dir)) = layout.dir(CgroupController::Memory, group) else { return Ok(None) };
+    let file = match version {
+        CgroupVersion::V1 => "memory.oom_control",
+        CgroupVersion::V2 => "memory.events",
+    };
+    Ok(dir.read(file)?.map(|text| keyed_number(text.as_bytes(), "oom_kill").unwrap_or(0)))
+}
+
 /// Files' pages that came back to a group and to those below it since it was made; zero where the kernel does not count them.
 pub(crate) fn refaulted_files(layout: &CgroupLayout, group: &Path) -> ReadResult<u64> {
     let Some((version, dir)) = layout.dir(CgroupController::Memory, group) else { return Ok(None) };

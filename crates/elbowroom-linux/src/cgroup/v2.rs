@@ -119,6 +119,8 @@ pub fn parse_memory_stat(text: &str) -> Result<MemoryStat, Malformed> {
             "pgmajfault" => stat.pgmajfault = value,
             "workingset_refault_file" => stat.workingset_refault_file = value,
             "workingset_refault_anon" => stat.workingset_refault_anon = value,
+            "pswpin" => stat.pswpin = value,
+            "pswpout" => stat.pswpout = value,
             _ => {}
         }
     }
@@ -250,10 +252,12 @@ mod tests {
 
     #[test]
     fn memory_stat_matches_whole_keys() {
-        let stat = parse_memory_stat("anon 1\nfile 2\nfile_mapped 3\nanon_thp 4\nsock 9\n").unwrap();
+        let stat =
+            parse_memory_stat("anon 1\nfile 2\nfile_mapped 3\nanon_thp 4\nsock 9\npswpin 5\npswpout 6\n")
+                .unwrap();
         assert_eq!(
-            (stat.anon, stat.file, stat.file_mapped, stat.anon_thp),
-            (Bytes(1), Bytes(2), Bytes(3), Bytes(4))
+            (stat.anon, stat.file, stat.file_mapped, stat.anon_thp, stat.pswpin, stat.pswpout),
+            (Bytes(1), Bytes(2), Bytes(3), Bytes(4), 5, 6)
         );
         assert_eq!(parse_memory_stat("anon\n").unwrap_err().line, "anon");
     }

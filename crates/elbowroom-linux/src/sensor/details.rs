@@ -22,6 +22,8 @@ pub struct GroupDetails {
     pub memory_usage: Option<Bytes>,
     /// `memory.stat`.
     pub memory_stat: Option<MemoryStat>,
+    /// Processes that the kernel killed for memory.
+    pub oom_kills: Option<u64>,
     /// User CPU time: v1 `cpuacct.stat` in grains of 10 ms, v2 `cpu.stat`.
     pub cpu_user: Option<Micros>,
     /// System CPU time.
@@ -53,6 +55,7 @@ impl Sensor {
         let details = GroupDetails {
             memory_usage: warnings.ok_or_warn(cgroup::memory_usage(layout, at)).flatten(),
             memory_stat: warnings.ok_or_warn(cgroup::memory_stat(layout, at)).flatten(),
+            oom_kills: warnings.ok_or_warn(cgroup::oom_kills(layout, at)).flatten(),
             cpu_user: cpu.map(|(user, _)| user),
             cpu_system: cpu.map(|(_, system)| system),
             io: warnings.ok_or_warn(cgroup::io_stat(layout, at)).unwrap_or_default(),

@@ -115,18 +115,23 @@ fn the_node_is_told_first() {
 
 #[test]
 fn details_and_processes_of_every_layout() {
-    let (_host, mut sensor, events) = open(HYBRID);
+    let (host, mut sensor, events) = open(HYBRID);
+    let killed = "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n";
+    host.write(&format!("sys/fs/cgroup/memory/{WEB}/memory.oom_control"), killed).unwrap();
     let web = groups(&events)[&format!("/{WEB}")].id;
     let details = sensor.details(web, false).unwrap();
     assert!(details.memory_stat.unwrap().pgfault > 0 && details.nr_threads == Some(1));
     assert!(details.pressure.unwrap()[0].some.total > Micros::ZERO && details.cpu_user > Some(Micros::ZERO));
+    assert_eq!(details.oom_kills, Some(2));
     assert_eq!(sensor.processes(web), [29077]);
     let dirs: Vec<String> = sensor.cgroup_dirs(web).into_iter().map(|(name, _)| name).collect();
     assert_eq!(dirs, ["cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", ""]);
 
-    let (_host, mut sensor, events) = open(UNIFIED);
+    let (host, mut sensor, events) = open(UNIFIED);
     let (_, app) = groups(&events).into_iter().find(|(_, g)| g.container.is_some()).unwrap();
+    host.write(&format!("sys/fs/cgroup{}/memory.events", app.path), "low 0\noom 5\noom_kill 3\n").unwrap();
     let details = sensor.details(app.id, false).unwrap();
+    assert_eq!(details.oom_kills, Some(3));
     assert_eq!((details.io.len(), details.io[0].wbytes, details.io[0].wios), (1, Bytes::mib(2), 32));
     assert!(details.memory_stat.unwrap().anon > Bytes::mib(1) && details.pressure.is_some());
     assert_eq!(sensor.cgroup_dirs(app.id).len(), 1);

@@ -39,6 +39,8 @@ pub struct ContainerSnapshot {
     pub memory_usage: Bytes,
     /// Details of it.
     pub memory_stat: MemoryStat,
+    /// Processes that the kernel killed for memory.
+    pub oom_kills: u64,
     /// Swap the container may use, in bytes, or [`NO_LIMIT`].
     pub swap_max: u64,
     /// User and system CPU time of the container since it started.
@@ -91,6 +93,7 @@ impl ContainerSnapshot {
         memory_high: NO_LIMIT,
         memory_usage: Bytes::ZERO,
         memory_stat: MemoryStat::EMPTY,
+        oom_kills: 0,
         swap_max: NO_LIMIT,
         cpu_user: Micros::ZERO,
         cpu_system: Micros::ZERO,
@@ -190,6 +193,7 @@ mod tests {
                 memory_high,
                 memory_usage,
                 memory_stat,
+                oom_kills,
                 swap_max,
                 cpu_user,
                 cpu_system,
@@ -214,7 +218,7 @@ mod tests {
         assert_eq!(facts, size_of::<ContainerSnapshot>());
         assert_eq!(bytes_of!(CpuTimes { user, system, idle }, CpuTimes::default()), size_of::<CpuTimes>());
         assert_eq!(size_of::<IoStat>(), 2 * 4 + 6 * 8);
-        assert_eq!(size_of::<MemoryStat>(), 24 * 8);
+        assert_eq!(size_of::<MemoryStat>(), 26 * 8);
         assert_eq!(size_of::<Pressure>(), 2 * (4 * 4 + 8));
     }
 

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `nr_free_pages`, LRU lists, slab, `nr_{anon,file}_pages`, `nr_{mapped,dirty,writeback,shmem}`, `nr_kernel_stack`, `nr_page_table_pages`, `nr_swapcached`, `nr_anon_transparent_hugepages` and their `nr_zone_` twins | container, the numbers of `/proc/meminfo` in pages |
 //! | `pgfault` `pgmajfault` `workingset_refault_*` | container: the keys of `memory.stat` |
+//! | `pswpin` `pswpout` | container: the keys of `memory.stat`, which cgroup v2 has from Linux 6.13 on; else 0 |
+//! | `oom_kill` | container: v2 `memory.events`, v1 `memory.oom_control` |
 //! | `pgpgin` `pgpgout` | container: disk transfer in KiB |
 //! | every other line | 0: the host's, or of no one container |
 //!
@@ -59,19 +61,22 @@ mod tests {
     use elbowroom_types::unit::Bytes;
 
     const HOST: &str = "nr_free_pages 1060759\nnr_active_anon 392\nnr_kernel_stack 1556\npgpgin 2136321\n\
-        pgfault 4939165\npgalloc_dma32 4818560\ndirect_map_level2_splits 4\n";
+        pgfault 4939165\npgalloc_dma32 4818560\noom_kill 8\npswpin 9\npswpout 9\ndirect_map_level2_splits 4\n";
 
     fn facts(n: u64) -> ContainerSnapshot {
         let memory_stat = MemoryStat {
             active_anon: Bytes::mib(n),
             kernel_stack: Bytes::kib(n),
             pgfault: n,
+            pswpin: n,
+            pswpout: n,
             ..MemoryStat::EMPTY
         };
         let mut facts = ContainerSnapshot {
             memory: Bytes::mib(512),
             memory_usage: Bytes::mib(500),
             memory_stat,
+            oom_kills: n,
             ..ContainerSnapshot::EMPTY
         };
         facts.nr_disks = 1;
@@ -92,6 +97,9 @@ mod tests {
                 "pgpgin 3072",
                 "pgfault 3",
                 "pgalloc_dma32 0",
+                "oom_kill 3",
+                "pswpin 3",
+                "pswpout 3",
                 "direct_map_level2_splits 0"
             ]
         );

@@ -57,6 +57,7 @@ pub(crate) fn small() -> (ContainerSnapshot, Vec<CpuTimes>) {
         memory: Bytes::mib(512),
         memory_usage: Bytes::mib(200),
         memory_stat: memory_stat(),
+        oom_kills: 4,
         swap_max: 0,
         started: Micros::secs(900),
         taken: Micros::secs(1_000),
@@ -127,6 +128,8 @@ pub(crate) fn memory_stat() -> MemoryStat {
         pgfault: 71_234,
         pgmajfault: 56,
         workingset_refault_file: 789,
+        pswpin: 21,
+        pswpout: 834,
         ..MemoryStat::EMPTY
     }
 }

@@ -49,11 +49,11 @@ const NAMED_BYTES: usize = {
     use elbowroom_types::psi::Pressure;
     use elbowroom_types::sample::MemoryStat;
     let stall = 4 * 4 + 8;
-    let memory_stat = 24 * 8;
+    let memory_stat = 26 * 8;
     let io = 2 * 4 + 6 * 8;
     assert!(size_of::<Pressure>() == 2 * stall && size_of::<MemoryStat>() == memory_stat);
     assert!(size_of::<IoStat>() == io && size_of::<CpuSet>().is_multiple_of(8) && TIMES_WORDS == 3);
-    let words = 7 /* millicpu to memory_usage */ + 5 /* swap_max to taken */ + 2 /* page_size, mems_total */;
+    let words = 7 /* millicpu to memory_usage */ + 6 /* oom_kills to taken */ + 2 /* page_size, mems_total */;
     let halves = 3 /* load */ + 3 /* nr_running to nr_processes */ + 2 /* nr_disks, has_pressure */;
     6 * size_of::<CpuSet>() /* online, present, possible, nodes, cpu_nodes, mems */
         + words * 8
