@@ -36,9 +36,9 @@ fn is_stale(order: &ReclaimRequest) -> bool {
     timer::now().saturating_sub(order.at) > if order.saving { SAVING_TTL } else { ORDER_TTL }
 }
 
-/// A reclaim that took longer than its 400 ms and some was held up by what is in its container: the kernel looks at each cgroup there
+/// A reclaim that took longer, of 400 ms that it may take, was held up by what is in its container: the kernel looks at each cgroup there
 /// before it heeds a signal.
-const LONG_RECLAIM: Micros = Micros::millis(600);
+const LONG_RECLAIM: Micros = Micros::secs(1);
 /// Such containers have this part of the thread's time, for all others wait meanwhile: one in so many.
 const LONG_RECLAIM_PART: u64 = 20;
 

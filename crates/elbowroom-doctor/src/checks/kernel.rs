@@ -300,7 +300,7 @@ struct KernelTable {
     symptom: &'static str,
 }
 
-const TABLES: [KernelTable; 7] = [
+const TABLES: [KernelTable; 6] = [
     KernelTable {
         usage_file: "/proc/sys/fs/file-nr",
         limit_file: "/proc/sys/fs/file-max",
@@ -337,12 +337,6 @@ const TABLES: [KernelTable; 7] = [
         objects: "keys of one user",
         symptom: "engines fail with \"could not create session key: disk quota exceeded\"",
     },
-    KernelTable {
-        usage_file: "/proc/net/stat/arp_cache entries",
-        limit_file: "/proc/sys/net/ipv4/neigh/default/gc_thresh3",
-        objects: "neighbours",
-        symptom: "\"neighbor table overflow\", and connections fail",
-    },
 ];
 
 /// Tables that every container shares.
@@ -350,7 +344,7 @@ pub(super) const TABLE_FULL: DoctorCheck = DoctorCheck {
     id: "kernel-table-full",
     pitfall: "a table that all containers share is nearly full",
     reads_v1: "/proc/sys/fs/{file-nr,aio-nr,aio-max-nr}, /proc/sys/net/netfilter/nf_conntrack_{count,max}, /proc/loadavg, \
-               /proc/sys/kernel/{threads-max,pid_max,keys/maxkeys}, /proc/key-users, /proc/net/stat/arp_cache, /proc/sys/net/ipv4/neigh/default/gc_thresh3",
+               /proc/sys/kernel/{threads-max,pid_max,keys/maxkeys}, /proc/key-users",
     reads_v2: "the same",
     threshold: "more than 90 % used",
     reference: "Documentation/admin-guide/sysctl/fs.rst; Documentation/networking/nf_conntrack-sysctl.rst",

@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 
 /// Files of one short text.
-const SETTINGS: [&str; 24] = [
+const SETTINGS: [&str; 23] = [
     "/proc/sys/vm/swappiness",
     "/proc/sys/vm/watermark_scale_factor",
     "/proc/sys/vm/dirty_ratio",
@@ -25,7 +25,6 @@ const SETTINGS: [&str; 24] = [
     "/proc/sys/kernel/threads-max",
     "/proc/sys/kernel/pid_max",
     "/proc/sys/kernel/keys/maxkeys",
-    "/proc/sys/net/ipv4/neigh/default/gc_thresh3",
     "/proc/sys/kernel/osrelease",
     "/proc/sys/net/netfilter/nf_conntrack_count",
     "/proc/sys/net/netfilter/nf_conntrack_max",
@@ -128,11 +127,6 @@ pub(super) fn settings(root: &Root, layout: &CgroupLayout, host: &mut MachineFac
     put("/proc/sys/fs/file-nr", word(root.read("/proc/sys/fs/file-nr").ok(), 0));
     let load = root.read("/proc/loadavg").ok().and_then(|t| proc::loadavg(&t).ok());
     put("/proc/loadavg threads", load.map(|l| l.nr_threads.to_string()));
-    // A line of hexadecimal numbers for each CPU, whose first is of the whole table.
-    let neighbours = root.read("/proc/net/stat/arp_cache").ok();
-    let entries =
-        neighbours.and_then(|text| u64::from_str_radix(text.lines().nth(1)?.split(' ').next()?, 16).ok());
-    put("/proc/net/stat/arp_cache entries", entries.map(|n| n.to_string()));
     put(
         "/proc/key-users keys",
         root.read("/proc/key-users").ok().and_then(|text| most_keys(&text)).map(|n| n.to_string()),

@@ -149,17 +149,6 @@ pub(super) fn rows() -> Vec<Row> {
         ),
         row(
             "kernel-table-full",
-            V2,
-            Critical,
-            "sysctl -w net.ipv4.neigh.default.gc_thresh3=2048",
-            |h| {
-                h.host("/proc/net/stat/arp_cache entries", "1000");
-                h.host("/proc/sys/net/ipv4/neigh/default/gc_thresh3", "1024")
-            },
-            |h| h.host("/proc/net/stat/arp_cache entries", "500"),
-        ),
-        row(
-            "kernel-table-full",
             V1,
             Critical,
             "sysctl -w kernel.keys.maxkeys=400",
