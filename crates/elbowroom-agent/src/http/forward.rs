@@ -194,7 +194,8 @@ async fn forward(State(state): State<Arc<ForwardState>>, request: Request) -> Re
         return Err(HttpError::new(StatusCode::METHOD_NOT_ALLOWED, message));
     }
     if !state.session.matches_header(request.headers().get(header::AUTHORIZATION)) {
-        let message = "open the newest link in the terminal of `elbowroom dashboard` or `elbowroom replay --serve`";
+        let message =
+            "open the newest link in the terminal of `elbowroom dashboard` or `elbowroom replay --serve`";
         return Err(HttpError::new(StatusCode::UNAUTHORIZED, message));
     }
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
