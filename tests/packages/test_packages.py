@@ -127,7 +127,8 @@ class Asker:
 def counted_without_failure(readers):
     counted = readers.stop()
     assert counted["failed"] == 0, counted
-    assert counted["reads"] > 1000, counted
+    # As fast as an emulated CPU beside others is.
+    assert counted["reads"] > 100, counted
 
 
 @pytest.fixture

@@ -147,7 +147,7 @@ fn a_wrong_name_or_label_is_found() {
 const VERSIONED: [(&str, &str); 13] = [
     ("CHANGELOG.md", "## Unreleased: "),
     ("README.md", "This is version "),
-    ("docs/guide/install.md", "--input elbowroom-"),
+    ("docs/guide/install.md", "--input target/image/elbowroom-"),
     ("docs/guide/install.md", " elbowroom:"),
     ("docs/guide/kubernetes.md", "image.tag="),
     ("docs/guide/kubernetes.md", "newTag: "),
