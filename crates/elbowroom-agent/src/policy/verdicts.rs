@@ -47,11 +47,8 @@ struct WatchedContainer {
     path: String,
     /// The group that is full when its own limit is reached: [`limited_path`].
     limited_path: String,
-    /// Processes that were killed by its counter when it was last read, and how often: [`OomCounter`].
+    /// Kills that its counter had when it was last read.
     kills: u64,
-    times: u64,
-    /// Whether it is killed as a whole.
-    is_group: bool,
     /// Kills at its own limit, as of the last kill: [`OomCounter::at_limit`].
     at_limit: u64,
     /// Those of them that happened while it was watched.
@@ -153,8 +150,6 @@ impl VerdictWatch {
             name: display_name(container),
             path: group.path.clone(),
             kills: before.map_or(0, |counter| counter.kills),
-            times: before.map_or(0, |counter| counter.times),
-            is_group: before.is_some_and(|counter| counter.is_group),
             at_limit: limited.and_then(|counter| counter.at_limit).unwrap_or_default(),
             limited_path,
             own_kills: 0,
@@ -264,14 +259,12 @@ impl VerdictWatch {
     /// Looks at a container's counter: whether there were kills since it was last looked at.
     pub(super) fn read_kills(&mut self, id: CgroupId, known: &KillContext) -> bool {
         let Some(watched) = self.watched.get_mut(&id) else { return false };
-        let Some(OomCounter { kills, times, is_group, at_limit, peak }) = self.oom.counter(&watched.path)
-        else {
+        let Some(OomCounter { kills, at_limit, peak }) = self.oom.counter(&watched.path) else {
             return false;
         };
-        let processes = kills.saturating_sub(watched.kills);
-        let count = times.saturating_sub(watched.times);
-        (watched.kills, watched.times, watched.is_group) = (kills, times, is_group);
-        if processes == 0 && count == 0 {
+        let count = kills.saturating_sub(watched.kills);
+        watched.kills = kills;
+        if count == 0 {
             return false;
         }
         // The kernel counts the limit before it kills, perhaps before an earlier look.
@@ -281,7 +274,7 @@ impl VerdictWatch {
         };
         let is_at_limit = at_limit.is_none_or(|now| std::mem::replace(&mut watched.at_limit, now) < now);
         self.take_log(known.now);
-        let (_, is_logged_at_limit) = self.claim_logged(id, known.process, processes);
+        let (_, is_logged_at_limit) = self.claim_logged(id, known.process, count);
         self.note_kills(id, &known.seen(count, is_logged_at_limit.unwrap_or(is_at_limit), peak))
     }
 
@@ -311,8 +304,6 @@ impl VerdictWatch {
     fn claim_logged(&mut self, id: CgroupId, process: Option<u32>, most: u64) -> (u64, Option<bool>) {
         let (mut claimed, mut is_at_limit) = (0, None);
         let watched = &self.watched;
-        // Of what is killed as a whole, the log names the cgroup once.
-        let is_group = watched.get(&id).is_some_and(|watched| watched.is_group);
         self.logged.retain(|(_, kill)| {
             let is_its = match &kill.cgroup {
                 Some(path) => innermost(watched, path) == Some(id),
@@ -320,7 +311,7 @@ impl VerdictWatch {
             };
             let is_claimed = is_its && claimed < most;
             if is_claimed {
-                claimed += u64::from(!is_group || kill.cgroup.is_some());
+                claimed += 1;
                 is_at_limit = watched.get(&id).map(|watched| kill.is_at_limit_of(&watched.limited_path));
             }
             !is_claimed
@@ -474,10 +465,6 @@ mod tests {
         assert_eq!([kills(1), kills(2), kills(3)], [Some(1), Some(1), Some(1)]);
         watch.logged = VecDeque::from([logged(5, None), logged(6, Some(inside))]);
         assert_eq!(watch.claim_logged(CgroupId(3), None, 1).0, 1, "its counter told of it");
-        watch.logged = VecDeque::from([logged(5, None), logged(6, Some(inside))]);
-        watch.watched.get_mut(&CgroupId(3)).unwrap().is_group = true;
-        assert_eq!(watch.claim_logged(CgroupId(3), Some(5), u64::MAX).0, 1, "both went at once");
-        assert!(watch.logged.is_empty());
         let later = at.saturating_add(LOGGED_FOR);
         assert!(!watch.read_logged_kills(CgroupId(2), &context(later, Some(5))), "another process, by now");
     }

@@ -33,11 +33,6 @@ pub struct OomNotice {
 pub struct OomCounter {
     /// Processes that the kernel killed for memory since the cgroup was made: `oom_kill`.
     pub kills: u64,
-    /// How often it killed: where `memory.oom.group` is 1, as Kubernetes sets it, all of the container is killed at once, and each of its
-    /// processes is counted in `kills`. Linux counts that since 5.17 (`oom_group_kill`).
-    pub times: u64,
-    /// Whether it is killed as a whole.
-    pub is_group: bool,
     /// How often its own limit, or one below it, was why: `oom`. v1 does not count that.
     pub at_limit: Option<u64>,
     /// The most memory that was charged: v1 `memory.max_usage_in_bytes`, v2 `memory.peak` (since Linux 5.19).
@@ -161,14 +156,8 @@ impl OomWatch {
         };
         let text = dir.read(events).ok()??;
         let count = |key| keyed_number(text.as_bytes(), key);
-        let kills = count("oom_kill")?;
-        let groups = count("oom_group_kill");
-        let is_group = groups.is_some() && dir.number("memory.oom.group").ok().flatten() == Some(1);
         Some(OomCounter {
-            kills,
-            // The first of its processes is counted before the group is (mm/oom_kill.c, `oom_kill_process`).
-            times: groups.filter(|_| is_group).map_or(kills, |groups| groups.max(kills.min(1))),
-            is_group,
+            kills: count("oom_kill")?,
             at_limit: count("oom"),
             peak: dir.number(peak).ok().flatten().map(Bytes),
         })
@@ -222,33 +211,9 @@ oom_kill 0
         let mut watch = OomWatch::new(layout);
         assert_eq!(
             watch.counter("/web"),
-            Some(OomCounter {
-                kills: 2,
-                times: 2,
-                is_group: false,
-                at_limit: Some(1),
-                peak: Some(Bytes(4096))
-            })
+            Some(OomCounter { kills: 2, at_limit: Some(1), peak: Some(Bytes(4096)) })
         );
-        let none = OomCounter { kills: 0, times: 0, is_group: false, at_limit: None, peak: None };
-        assert_eq!(watch.counter("/old"), Some(none));
-        let together = |group: &str, events: &str| {
-            host.write("sys/fs/cgroup/whole/memory.oom.group", group).unwrap();
-            host.write("sys/fs/cgroup/whole/memory.events", events).unwrap();
-            watch.counter("/whole").map(|counter| (counter.kills, counter.times))
-        };
-        assert_eq!(
-            together("1\n", "oom_kill 31\noom_group_kill 1\n"),
-            Some((31, 1)),
-            "thirty others went with it"
-        );
-        assert_eq!(together("1\n", "oom_kill 1\noom_group_kill 0\n"), Some((1, 1)), "they are about to go");
-        assert_eq!(
-            together("0\n", "oom_kill 31\noom_group_kill 1\n"),
-            Some((31, 31)),
-            "a part of it was whole"
-        );
-        assert_eq!(together("1\n", "oom_kill 31\n"), Some((31, 31)), "before Linux 5.17");
+        assert_eq!(watch.counter("/old"), Some(OomCounter { kills: 0, at_limit: None, peak: None }));
         assert_eq!(watch.counter("/none"), None);
         // The fixture's mount point is a path of its own root.
         let file = host.path().join("sys/fs/cgroup/web/memory.events");
