@@ -283,45 +283,15 @@ fn host_jobs(facts: &HostFacts) -> Vec<DoctorFinding> {
 pub(super) const WORKING_SET: DoctorCheck = DoctorCheck {
     id: "working-set-is-cache",
     pitfall: "a working set, as it is commonly counted, that is cache",
-    reads_v1: "memory.usage_in_bytes, memory.stat (total_inactive_file, total_active_file); /proc/meminfo, process names",
-    reads_v2: "memory.current, memory.stat (inactive_file, active_file); /proc/meminfo, process names",
+    reads_v1: "memory.usage_in_bytes, memory.stat (total_inactive_file, total_active_file)",
+    reads_v2: "memory.current, memory.stat (inactive_file, active_file)",
     threshold: "use less inactive_file, as kubelet and cAdvisor count it, above 80 % of the limit, and half of that is \
-                active_file; a warning where a kubelet is at work that sees less than 3 % of the machine available (MemFree and \
-                Inactive(file)), and the kernel more than 15 %",
+                active_file",
     reference: "kubernetes/kubernetes#43916",
     run: working_set_is_cache,
 };
 
 fn working_set_is_cache(facts: &HostFacts) -> Vec<DoctorFinding> {
-    kubelet_misses_cache(facts).into_iter().chain(working_sets_of_cache(facts)).collect()
-}
-
-/// A node from which pods are evicted for page cache (pkg/kubelet/eviction, `memory.available`).
-fn kubelet_misses_cache(facts: &HostFacts) -> Option<DoctorFinding> {
-    let host = &facts.host;
-    let (free, inactive) = (host.meminfo("MemFree")?, host.meminfo("Inactive(file)")?);
-    let (sees, available) = (free.saturating_add(inactive), host.mem_available());
-    let part = |percent| Bytes(Percent::whole(percent).of(host.mem_total().get()));
-    let is_there = host.managers.iter().any(|manager| manager == "kubelet");
-    (is_there && sees < part(3) && available > part(15)).then(|| {
-        DoctorFinding::new(
-            Severity::Warning,
-            format!(
-                "The kubelet sees {sees} available where the kernel has {available}: it counts page cache in use as taken, and evicts \
-                 pods for it."
-            ),
-        )
-        .with_evidence("/proc/meminfo MemFree", free)
-        .with_evidence("/proc/meminfo Inactive(file)", inactive)
-        .with_evidence(host.available_file(), available)
-        .with_advice(
-            "Give evictionHard a small memory.available in bytes, not in percent; on cgroup v2 `memory.saving` of the agent takes cache \
-             that is not used.",
-        )
-    })
-}
-
-fn working_sets_of_cache(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
         .filter_map(|g| {

@@ -98,17 +98,5 @@ pub(super) fn rows() -> Vec<Row> {
             },
             |h| h.active_file(10 * MIB),
         ),
-        row(
-            "working-set-is-cache",
-            V2,
-            Warning,
-            "",
-            |h| {
-                h.facts.host.managers.push("kubelet".into());
-                h.meminfo("MemFree", 100 * MIB);
-                h.meminfo("Inactive(file)", 200 * MIB)
-            },
-            |h| h.meminfo("Inactive(file)", 900 * MIB),
-        ),
     ]
 }
