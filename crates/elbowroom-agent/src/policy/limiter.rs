@@ -36,41 +36,6 @@ fn is_stale(order: &ReclaimRequest) -> bool {
     timer::now().saturating_sub(order.at) > if order.saving { SAVING_TTL } else { ORDER_TTL }
 }
 
-/// A reclaim that took longer, of 400 ms that it may take, was held up by what is in its container: the kernel looks at each cgroup there
-/// before it heeds a signal.
-const LONG_RECLAIM: Micros = Micros::secs(1);
-/// Such containers have this part of the thread's time, for all others wait meanwhile: one in so many.
-const LONG_RECLAIM_PART: u64 = 20;
-
-/// Containers whose memory takes long to reclaim.
-#[derive(Default)]
-struct SlowReclaims(BTreeMap<CgroupId, Micros>);
-
-impl SlowReclaims {
-    /// Whether it is the container's turn again.
-    fn may_reclaim(&self, group: CgroupId, now: Micros) -> bool {
-        self.0.get(&group).is_none_or(|until| now >= *until)
-    }
-
-    /// A reclaim ended.
-    fn record(&mut self, group: CgroupId, began: Micros, now: Micros) {
-        let took = now.saturating_sub(began);
-        match took > LONG_RECLAIM {
-            true => drop(self.0.insert(group, now.saturating_add(Micros(took.get() * LONG_RECLAIM_PART)))),
-            false => self.forget(group),
-        }
-    }
-
-    fn forget(&mut self, group: CgroupId) {
-        self.0.remove(&group);
-    }
-}
-
-fn not_reclaimed(group: CgroupId, outcome: OrderOutcome) -> OrderCompletion {
-    let (now, what, reclaimed) = (timer::now(), OrderKind::Reclaim, Bytes::ZERO);
-    OrderCompletion { now, group, what, outcome, reclaimed }
-}
-
 /// Something to do.
 enum LimiterJob {
     /// Put a limit on.
@@ -240,7 +205,6 @@ struct LimiterWorker {
     actuator: MemoryActuator,
     /// Containers whose memory is protected, and where they are.
     protected: BTreeMap<CgroupId, String>,
-    slow_reclaims: SlowReclaims,
     /// Where something of ours is that is not wanted and the kernel did not let us take off.
     unreleased: BTreeSet<CgroupKnob>,
 }
@@ -268,8 +232,8 @@ impl LimiterWorker {
         let leases = leases.unwrap_or_else(|| wait_for_leases(dir));
         // Limits that the holder before left and that could not be put back.
         let unreleased = leases.held().map(|record| record.knob.clone()).collect();
-        let (applied, protected, slow_reclaims) = (BTreeMap::new(), BTreeMap::new(), SlowReclaims::default());
-        Ok(Self { kind, leases, layout, mailbox, applied, actuator, protected, slow_reclaims, unreleased })
+        let (applied, protected) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { kind, leases, layout, mailbox, applied, actuator, protected, unreleased })
     }
 
     fn run(mut self, queue: &mpsc::Receiver<LimiterJob>) {
@@ -321,21 +285,10 @@ impl LimiterWorker {
                 done
             }
             memory::MemoryOrder::Reclaim(reclaim) if is_stale(reclaim) => {
-                not_reclaimed(reclaim.group, OrderOutcome::Late)
+                let (group, what, outcome) = (reclaim.group, OrderKind::Reclaim, OrderOutcome::Late);
+                OrderCompletion { now: timer::now(), group, what, outcome, reclaimed: Bytes::ZERO }
             }
-            // Refused: the governor plans without it.
-            memory::MemoryOrder::Reclaim(reclaim)
-                if !self.slow_reclaims.may_reclaim(reclaim.group, timer::now()) =>
-            {
-                let why = "to take its memory takes the kernel long, as where it has many cgroups";
-                not_reclaimed(reclaim.group, OrderOutcome::Refused(why.to_owned()))
-            }
-            memory::MemoryOrder::Reclaim(reclaim) => {
-                let began = timer::now();
-                let done = self.actuator.reclaim(&mut self.leases, reclaim, &path);
-                self.slow_reclaims.record(reclaim.group, began, timer::now());
-                done
-            }
+            memory::MemoryOrder::Reclaim(reclaim) => self.actuator.reclaim(&mut self.leases, reclaim, &path),
             memory::MemoryOrder::ViewCeiling(_) | memory::MemoryOrder::Alert(_) => return,
         };
         let user = self.actuator.user_limits(&self.leases, &path);
@@ -343,7 +296,6 @@ impl LimiterWorker {
     }
 
     fn forget(&mut self, group: CgroupId) {
-        self.slow_reclaims.forget(group);
         self.actuator.forget(&mut self.leases, group);
         let protected = self.protected.remove(&group);
         let capped = self.applied.iter().find(|((of, _), _)| *of == group).map(|(_, (path, _))| path.clone());
@@ -427,26 +379,5 @@ mod tests {
             _ => 0,
         });
         assert_eq!(order.collect::<Vec<_>>(), [0, 2, 3, 1, 4]);
-    }
-
-    #[test]
-    fn a_container_whose_memory_takes_long_to_reclaim_has_a_twentieth_of_the_thread() {
-        let (mut slow, [own, neighbour]) = (SlowReclaims::default(), [1, 2].map(CgroupId));
-        let (mut now, mut spent) = (Micros::ZERO, 0);
-        while now < Micros::secs(1_000) {
-            let began = now;
-            if slow.may_reclaim(own, now) {
-                now = now.saturating_add(Micros::secs(7));
-                spent += 7;
-                slow.record(own, began, now);
-            }
-            assert!(slow.may_reclaim(neighbour, now));
-            now = now.saturating_add(Micros::secs(1));
-        }
-        assert!((42..=50).contains(&spent), "{spent}");
-        // One that is quick again has its turn.
-        now = now.saturating_add(Micros::secs(200));
-        slow.record(own, now, now.saturating_add(Micros::millis(400)));
-        assert!(slow.may_reclaim(own, now));
     }
 }
