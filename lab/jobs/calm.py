@@ -120,10 +120,10 @@ def study(raw):
 
 
 def draw(studied, out):
-    many = {1: "two"}.get(studied["neighbours"], 1 + studied["neighbours"])
+    many, each = {1: ("two", "both")}.get(studied["neighbours"], (1 + studied["neighbours"], "all"))
     out.say(
         f"On {studied['cpus']} CPUs, each shared by {many} containers that want all of them. Down: from the neighbour's start to the last change of the "
-        f"view; up: from its end. Changes: in {studied['steady']:g} s in which both compute. Medians (smallest to largest)."
+        f"view; up: from its end. Changes: in {studied['steady']:g} s in which {each} compute. Medians (smallest to largest)."
     )
     words = lambda figure: f"{figure.median:g} ({figure.min:g} to {figure.max:g})"
     out.table(["rule", *FIGURES.values()], [[rule, *(words(figures[key]) for key in FIGURES)] for rule, figures in studied["rules"].items()])

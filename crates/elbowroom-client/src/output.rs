@@ -300,7 +300,8 @@ pub fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
         let text = Visible::line(&cause.to_string().replace('\n', "; "));
-        if !line.contains(&*text) {
+        let is_said = line.ends_with(&*text) || line.split(": ").any(|part| part == &*text);
+        if !is_said {
             line.push_str(if line.is_empty() { "" } else { ": " });
             line.push_str(&text);
         }

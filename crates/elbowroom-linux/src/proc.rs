@@ -6,6 +6,7 @@ use elbowroom_types::io::DiskStat;
 use elbowroom_types::psi::{Pressure, Stall};
 use elbowroom_types::sample::{NetworkCounters, ReclaimCounters};
 use elbowroom_types::unit::{Bytes, Micros};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// The unit of `/proc/stat` and of v1 `cpuacct.stat`: `USER_HZ` is 100 on every architecture that Linux containers run
@@ -248,14 +249,19 @@ pub(crate) type DiskLine<'a> = (DeviceNumber, &'a str, DiskStat);
 /// With native NVMe multipath the disk that programs use (`nvme0n1`) is bio-based: until Linux counts for it, only its hidden paths
 /// (`nvme0c0n1`, which have no number) say anything. They are no disks; what they did is the disk's.
 pub fn diskstats(text: &str) -> Result<Vec<DiskLine<'_>>, Malformed> {
-    let lines: Vec<DiskLine<'_>> = text.lines().map(disk_line).collect::<Result<_, _>>()?;
-    let (paths, mut disks): (Vec<DiskLine<'_>>, Vec<DiskLine<'_>>) =
-        lines.into_iter().partition(|(_, name, _)| multipath_disk(name).is_some());
-    for (_, name, stat) in &mut disks {
-        let of_it = |path: &&DiskLine<'_>| multipath_disk(path.1).as_deref() == Some(*name);
-        if *stat == DiskStat::default() {
-            *stat = paths.iter().filter(of_it).fold(*stat, |sum, (_, _, path)| both_paths(sum, *path));
+    let (mut disks, mut paths) = (Vec::new(), BTreeMap::<String, DiskStat>::new());
+    for line in text.lines() {
+        let (number, name, stat) = disk_line(line)?;
+        match multipath_disk(name) {
+            Some(disk) => {
+                let sum = paths.entry(disk).or_default();
+                *sum = both_paths(*sum, stat);
+            }
+            None => disks.push((number, name, stat)),
         }
+    }
+    for (_, name, stat) in disks.iter_mut().filter(|(_, _, stat)| *stat == DiskStat::default()) {
+        *stat = paths.get(*name).copied().unwrap_or_default();
     }
     Ok(disks)
 }

@@ -324,12 +324,12 @@ pub(crate) fn usage_error_line(error: &clap::Error, args: &[OsString]) -> String
 fn help_words(args: &[OsString]) -> String {
     let mut words = String::from("help");
     let root = crate::command();
-    let mut at = &root;
-    for arg in args.iter().skip(1) {
-        if let Some(verb) = at.find_subcommand(arg).filter(|verb| !verb.is_hide_set()) {
-            words += &format!(" {}", verb.get_name());
-            at = verb;
-        }
+    let found = root.clone().ignore_errors(true).try_get_matches_from(args).ok();
+    let (mut at, mut rest) = (&root, found.as_ref());
+    while let Some((name, inner)) = rest.and_then(|found| found.subcommand()) {
+        let Some(verb) = at.find_subcommand(name).filter(|verb| !verb.is_hide_set()) else { break };
+        words += &format!(" {name}");
+        (at, rest) = (verb, Some(inner));
     }
     if words == "help" { "--help".to_owned() } else { words }
 }
@@ -361,6 +361,7 @@ mod tests {
             (&["elbowroom", "lits"], ": did you mean `elbowroom list`? See `elbowroom --help`"),
             (&["elbowroom", "list", "--format", "\x1b[31m\u{202e}"], ": see `elbowroom help list`"),
             (&["elbowroom", "show"], ": see `elbowroom help show`"),
+            (&["elbowroom", "--run-dir", "list", "show"], ": see `elbowroom help show`"),
             (&["elbowroom", "ps", "--nosuch"], ": see `elbowroom help list`"),
             (
                 &["elbowroom", "--run-dir", "/x", "profile", "pages", "-x"],

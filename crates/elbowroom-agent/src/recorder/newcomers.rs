@@ -12,32 +12,47 @@ use std::collections::HashMap;
 /// From when on one is recorded, in milliseconds.
 const SETTLED_AFTER: u64 = 60_000;
 
-/// When each was first seen, in milliseconds since 1970.
+/// When one was seen running, in milliseconds since 1970.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    first: u64,
+    last: u64,
+}
+
+/// Those that are there or have ended lately.
 #[derive(Debug, Default)]
 pub(super) struct Newcomers {
-    /// `None` before the first snapshot: those that are there then have been there for long.
-    since: Option<HashMap<String, u64>>,
+    /// `None` before the first snapshot: those that are in it have been there for long.
+    seen: Option<HashMap<String, Seen>>,
 }
 
 impl Newcomers {
-    /// Takes out of a snapshot what is too new.
+    /// Takes out of a snapshot what is too new, or ended when it was.
     pub(super) fn leave_out(&mut self, snapshot: &mut AgentSnapshot) {
         let now = snapshot.time_unix_ms;
-        let begin = if self.since.is_some() { now } else { 0 };
-        let before = self.since.take().unwrap_or_default();
-        let nested =
-            snapshot.containers.iter().chain(&snapshot.ended).filter(|container| is_nested(container));
-        // A clock that was set back makes none older.
-        let seen = |id: &String| before.get(id).copied().unwrap_or(begin).min(now);
-        let since: HashMap<String, u64> =
-            nested.map(|container| (container.id.clone(), seen(&container.id))).collect();
+        let begin = if self.seen.is_some() { now } else { 0 };
+        let before = self.seen.take().unwrap_or_default();
+        let mut seen = HashMap::new();
+        for ended in snapshot.ended.iter().filter(|container| is_nested(container)) {
+            let before = before.get(&ended.id).copied();
+            seen.extend(
+                before
+                    .or((begin == 0).then_some(Seen { first: 0, last: now }))
+                    .map(|at| (ended.id.clone(), at)),
+            );
+        }
+        for running in snapshot.containers.iter().filter(|container| is_nested(container)) {
+            // A clock that was set back makes none older.
+            let first = before.get(&running.id).map_or(begin, |seen| seen.first).min(now);
+            seen.insert(running.id.clone(), Seen { first, last: now });
+        }
         let is_settled =
-            |id: &str| since.get(id).is_some_and(|since| now.saturating_sub(*since) >= SETTLED_AFTER);
+            |id: &str| seen.get(id).is_some_and(|at| at.last.saturating_sub(at.first) >= SETTLED_AFTER);
         let is_kept = |container: &ContainerView| !is_nested(container) || is_settled(&container.id);
         snapshot.containers.retain(is_kept);
         snapshot.ended.retain(is_kept);
         snapshot.changes.retain(|change| change.tenant.is_none() || is_settled(&change.change.container));
-        self.since = Some(since);
+        self.seen = Some(seen);
     }
 }
 

@@ -229,7 +229,7 @@ impl RecordingCursor {
     }
 }
 
-/// The most bytes of a segment: earlier versions wrote larger ones than [`super::MAX_SEGMENT`].
+/// The most bytes of a segment that are read: several times [`super::MAX_SEGMENT`].
 const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 
 /// A plain file: the directory may be a stranger's, and have pipes, devices and links of such names.

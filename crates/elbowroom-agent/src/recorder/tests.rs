@@ -318,6 +318,27 @@ fn containers_that_a_container_makes_and_ends_again_and_again_take_little_of_a_r
             "{at}"
         );
     }
+    // What ended when it was new is not recorded as it gets older.
+    for (at, ended) in [(161, &[][..]), (162, &["short", "stays"]), (300, &["short", "stays"])] {
+        let mut made = snapshot(at, 2);
+        made.containers[1].id = format!("/docker/0/docker/{}", if at == 161 { "short" } else { "other" });
+        for name in ended {
+            let mut container = made.containers[1].clone();
+            container.id = match *name {
+                "stays" => format!("/docker/0/docker/{}stays", 19),
+                name => format!("/docker/0/docker/{name}"),
+            };
+            made.ended.push(container);
+        }
+        if at == 161 {
+            made.containers.extend(stays(at).containers.into_iter().skip(2));
+        }
+        writer.write(made).unwrap();
+        let kept = RecordingCursor::last(dir.path()).unwrap().snapshot().unwrap();
+        let kept: Vec<&str> = kept.ended.iter().map(|container| container.id.as_str()).collect();
+        let expected: &[&str] = if ended.is_empty() { &[] } else { &["/docker/0/docker/19stays"] };
+        assert_eq!(kept, expected, "{at}");
+    }
 }
 
 #[test]

@@ -110,7 +110,7 @@ pub fn inventory(target: &str, bounds: AuditBounds) -> Result<Inventory, AuditEr
     }
     // What looks like a path is none of an image's names.
     if target.starts_with(['/', '.']) {
-        let is_there = path.symlink_metadata().map_err(AuditError::io("opening", target));
+        let is_there = path.metadata().map_err(AuditError::io("opening", target));
         return Err(is_there
             .err()
             .unwrap_or_else(|| AuditError::malformed(target, "it is neither a file nor a directory")));

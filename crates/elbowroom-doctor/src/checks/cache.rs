@@ -7,8 +7,8 @@ use super::pressure::host_reclaim;
 use super::sizing::estimate_need;
 use crate::checks::DoctorCheck;
 use crate::checks::measures::{
-    REFAULT_RATE_THRESHOLD, limit_counter, limit_hits, loses_cache_to_host, refault_rate, tightest_own_limit,
-    whole_mib,
+    REFAULT_RATE_THRESHOLD, hard_limit_hits, limit_hits, loses_cache_to_host, refault_rate,
+    tightest_own_limit, whole_mib,
 };
 use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::unit::{Bytes, Percent};
@@ -121,8 +121,7 @@ fn cache_too_small(facts: &HostFacts) -> Vec<DoctorFinding> {
 
 /// How often its tightest limit, in `file`, was reached between the looks, and the cgroup that counted that.
 fn hits_at_limit<'a>(facts: &'a HostFacts, group: &'a CgroupFacts, file: &str) -> (&'a CgroupFacts, u64) {
-    let counter = if file == "memory.high" { group } else { limit_counter(facts, group) };
-    (counter, limit_hits(counter))
+    if file == "memory.high" { (group, limit_hits(group)) } else { hard_limit_hits(facts, group) }
 }
 
 /// The part of the time between the looks that it waited for disk or memory.

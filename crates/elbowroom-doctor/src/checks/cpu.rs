@@ -48,7 +48,7 @@ fn throttled_by(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts) -> Opt
         return None;
     }
     let (file, quota, period) = quota(at)?;
-    let threads = at.number("pids.current");
+    let threads = group.number("pids.current").filter(|_| at.path == group.path);
     let cpus = quota as f64 / period as f64;
     let crowd = threads.filter(|n| *n as f64 > 4.0 * cpus);
     let whose = match at.path == group.path {

@@ -260,7 +260,8 @@ pub(super) fn with_limit_fix(
     at: &CgroupFacts,
     fix: Option<FindingFix>,
 ) -> DoctorFinding {
-    if at.container.is_none() && at.path.contains("kubepods") {
+    if at.container.is_none() && at.path.split('/').any(|name| ["kubepods", "kubepods.slice"].contains(&name))
+    {
         return found.with_advice(
             "The kubelet set it: change the pod's specification, or what the kubelet reserves on this node.",
         );

@@ -3,7 +3,7 @@
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
 use super::fixes::{cgroup_fix, manual_fix, raise_limit_or_ask, with_limit_fix, write_fix};
 use crate::checks::DoctorCheck;
-use crate::checks::measures::{limit_counter, whole_mib};
+use crate::checks::measures::{hard_limit_hits, has_most_in, own_hits, whole_mib};
 use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::unit::{Bytes, Limit, Percent, counted};
 
@@ -37,19 +37,22 @@ fn high(facts: &HostFacts) -> Vec<DoctorFinding> {
         .containers()
         .filter_map(|g| {
             let full = g.after.pressure.as_ref()?[2].full.avg10;
-            std::iter::once(g).chain(facts.ancestors(g)).find_map(|at| held_up_at(facts, g, at, full))
+            // Where it is the agent's, that knows what for.
+            let here_and_around = std::iter::once(g).chain(facts.ancestors(g));
+            here_and_around
+                .take_while(|at| !at.is_leased("memory.high"))
+                .find_map(|at| held_up_at(facts, g, at, full))
         })
         .collect()
 }
 
 /// How `memory.high` of `at`, which is `group` or around it, stops it.
 fn held_up_at(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts, full: u32) -> Option<DoctorFinding> {
-    // What stops it then is the agent's, which knows what for.
-    if at.is_leased("memory.high") {
-        return None;
-    }
     let limit = at.limit("memory.high")?.value()?;
-    let (grown, _) = at.event_counts("high")?;
+    let grown = match at.path == group.path {
+        true => at.event_counts("high")?.0,
+        false => own_hits(facts, at, "high"),
+    };
     let rate = facts.per_second(0, grown);
     (rate > 10.0 && full > 500 && is_near(at, limit)).then(|| {
         let to = at.limit("memory.max").unwrap_or(Limit::Max).or(a_quarter_more(limit));
@@ -97,8 +100,11 @@ fn at_limit(facts: &HostFacts) -> Vec<DoctorFinding> {
 /// How the limit of `at`, which is `group` or around it, is full.
 fn full_at(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts) -> Option<DoctorFinding> {
     let limit = at.hard_limit()?;
-    let counter = limit_counter(facts, at);
-    let rate = facts.per_second(0, counter.event_counts("max")?.0);
+    let (counter, hits) = match at.path == group.path {
+        true => hard_limit_hits(facts, group),
+        false => (at, own_hits(facts, at, "max")),
+    };
+    let rate = facts.per_second(0, hits);
     // Page cache grows to any limit and gives way at once, and so do dentries and inodes: that is no trouble.
     let stat = at.stat();
     let gives: Bytes = [stat.inactive_file, stat.active_file, stat.slab_reclaimable].into_iter().sum();
@@ -156,7 +162,7 @@ fn oom_killed(facts: &HostFacts) -> Vec<DoctorFinding> {
             let Some(limit) = g.hard_limit().filter(|_| is_own) else {
                 let full = facts.ancestors(g).find_map(|around| {
                     let limit = around.hard_limit().filter(|_| around.event_counts("oom").is_some_and(|(_, ever)| ever > 0))?;
-                    Some(format!("It was at no limit of its own: that of {} around it, {limit}, was full.", around.path))
+                    Some(format!("It was at no limit of its own: that of {} around it, {limit}, may have been full.", around.path))
                 });
                 let advice = full.unwrap_or_else(|| "It was at no limit of its own: one around it, or the host, was full.".into());
                 return Some(found.with_advice(advice));
@@ -318,7 +324,8 @@ fn shmem_fills(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts) -> Opti
         true => format!("its limit of {limit}"),
         false => format!("the limit of {limit} of {} around it", at.path),
     };
-    (full && shmem > Bytes(Percent::whole(30).of(limit.get()))).then(|| {
+    let is_told = || has_most_in(facts, group, at, |g| g.stat().shmem.get());
+    (full && shmem > Bytes(Percent::whole(30).of(limit.get())) && is_told()).then(|| {
         let found = DoctorFinding::new(
             Severity::Warning,
             format!(
@@ -462,14 +469,15 @@ pub(super) const PIDS: DoctorCheck = DoctorCheck {
 fn pids(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
-        .filter_map(|g| std::iter::once(g).chain(facts.ancestors(g)).find_map(|at| pids_of(g, at)))
+        .filter_map(|g| std::iter::once(g).chain(facts.ancestors(g)).find_map(|at| pids_of(facts, g, at)))
         .collect()
 }
 
 /// How near the limit of `at` is, which is `group` or around it: the kubelet's `podPidsLimit`, `TasksMax=` of a slice.
-fn pids_of(group: &CgroupFacts, at: &CgroupFacts) -> Option<DoctorFinding> {
+fn pids_of(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts) -> Option<DoctorFinding> {
     let (now, most) = (at.number("pids.current")?, at.number("pids.max")?);
-    (now * 10 > most * 9).then(|| {
+    let is_told = || has_most_in(facts, group, at, |g| g.number("pids.current").unwrap_or(0));
+    (now * 10 > most * 9 && is_told()).then(|| {
         let who = match at.path == group.path {
             true => "It".to_owned(),
             false => format!("The cgroup {} around it", at.path),

@@ -83,18 +83,36 @@ pub(crate) fn limit_hits(group: &CgroupFacts) -> u64 {
     ["max", "high"].iter().filter_map(|key| Some(group.event_counts(key)?.0)).sum()
 }
 
-/// The cgroup that is full when a container is at its own hard limit, and counts that: its own. In Kubernetes it is the pod's, whose
-/// limit is the sum of its containers' and is full before theirs: the sandbox's process is in it too.
-pub(crate) fn limit_counter<'a>(facts: &'a HostFacts, group: &'a CgroupFacts) -> &'a CgroupFacts {
-    let grown = |g: &CgroupFacts| g.event_counts("max").map_or(0, |(now, _)| now);
+/// How often the limit of `group` itself was in the way between the looks: `max` or `high`. v2 counts in it what happens at limits below.
+pub(crate) fn own_hits(facts: &HostFacts, group: &CgroupFacts, key: &str) -> u64 {
+    let grown = |g: &CgroupFacts| g.event_counts(key).map_or(0, |(now, _)| now);
+    let below = match facts.version(HierarchyController::Memory) {
+        Some(ControllerVersion::V1) => 0,
+        _ => facts.children(group).map(grown).sum(),
+    };
+    grown(group).saturating_sub(below)
+}
+
+/// How often a container was at its hard limit between the looks, and the cgroup that counted that: its own. In Kubernetes it may be the
+/// pod's, whose limit is the sum of its containers' and is full before theirs: the sandbox's process is in it too.
+pub(crate) fn hard_limit_hits<'a>(facts: &'a HostFacts, group: &'a CgroupFacts) -> (&'a CgroupFacts, u64) {
+    let own = group.event_counts("max").map_or(0, |(now, _)| now);
     let in_pod = group.container.as_ref().is_some_and(|container| container.pod.is_some());
     let pod = facts.ancestors(group).next().filter(|pod| in_pod && pod.hard_limit().is_some());
-    // v2 counts in it what happens at the limits of its containers, too.
-    let below = |pod| match facts.version(HierarchyController::Memory) {
-        Some(ControllerVersion::V1) => 0,
-        _ => facts.children(pod).map(grown).sum::<u64>(),
-    };
-    pod.filter(|pod| grown(pod) > below(pod)).unwrap_or(group)
+    let pods = pod.map(|pod| (pod, own_hits(facts, pod, "max")));
+    pods.filter(|(_, hits)| *hits > own).unwrap_or((group, own))
+}
+
+/// Whether `group` has the most of what the containers in `at` have, which is `group` or around it: of a limit around many, that one is told.
+pub(crate) fn has_most_in(
+    facts: &HostFacts,
+    group: &CgroupFacts,
+    at: &CgroupFacts,
+    of: impl Fn(&CgroupFacts) -> u64,
+) -> bool {
+    let is_in = |g: &&CgroupFacts| facts.ancestors(g).any(|around| std::ptr::eq(around, at));
+    let most = || facts.containers().filter(is_in).max_by_key(|g| of(g));
+    std::ptr::eq(group, at) || most().is_some_and(|most| std::ptr::eq(most, group))
 }
 
 pub(crate) fn unreserved_total(open: &[(&CgroupFacts, Bytes, Bytes)]) -> Bytes {

@@ -3,7 +3,7 @@
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
 use super::fixes::{cgroup_fix, manual_fix, protect};
 use crate::checks::DoctorCheck;
-use crate::checks::measures::{limit_counter, protected_memory, safe_swappiness};
+use crate::checks::measures::{hard_limit_hits, protected_memory, safe_swappiness};
 use elbowroom_types::finding::{DoctorFinding, Severity};
 use elbowroom_types::unit::{Bytes, Limit, Percent};
 
@@ -87,7 +87,7 @@ fn swapped(facts: &HostFacts) -> Vec<DoctorFinding> {
 }
 
 fn at_own_limit(facts: &HostFacts, group: &CgroupFacts) -> bool {
-    let hit = limit_counter(facts, group).event_counts("max").is_some_and(|(since, _)| since > 0);
+    let hit = hard_limit_hits(facts, group).1 > 0;
     // v2 counts in every group around as well what happens at a limit further below.
     let part = Percent::whole(if hit { 75 } else { 95 });
     crate::checks::measures::tightest_own_limit(group)

@@ -52,6 +52,8 @@ pub(super) struct AvailableMemory {
     looks: u64,
     reclaim_at: Micros,
     idle_at: Micros,
+    /// What ZFS's cache gives back: to say so, ZFS adds up a hundred counters of each CPU.
+    zfs_cache: Bytes,
 }
 
 impl AvailableMemory {
@@ -78,9 +80,12 @@ impl Sensor {
             self.read_protected();
             self.read_reclaim()
         });
+        if reclaim_is_due || !soft_limits {
+            self.machine.available.zfs_cache = zfs::evictable_cache(&self.root);
+        }
         let info = self.proc_file("/proc/meminfo", proc::meminfo);
         let available = self.warnings.ok_or_warn(info).and_then(|info| info.mem_available);
-        let available = available.map(|available| available.saturating_add(zfs::evictable_cache(&self.root)));
+        let available = available.map(|available| available.saturating_add(self.machine.available.zfs_cache));
         let protected: Bytes = self.machine.available.protected.values().copied().sum();
         (available.map(|available| available.saturating_sub(protected)), reclaim.flatten())
     }

@@ -12,9 +12,9 @@
 //! | `processes` | container: processes created, 0 where not known |
 //! | `procs_running` | container: runnable threads, at least one, the reader |
 //!
-//! A program that takes a counter of zero for a machine that stands still (psutil's own tests) is right on a machine. Every line has
-//! constant length: a reader that takes the file in several reads never sees half a number of one version continued by another. Between
-//! numbers is one space, as the kernel has it: programs split there (`cut -d' '`, Podman before 4.2).
+//! A program that takes a counter of zero for a machine that stands still (psutil's own tests) is right on a machine. Between
+//! numbers is one space, as the kernel has it: programs split there (`cut -d' '`, Podman before 4.2). Spaces at the end of each line keep
+//! its length: for a reader that takes the file in several reads of different versions, each line begins where it did.
 
 use super::snapshot::{ContainerSnapshot, CpuTimes};
 use super::text::{max_of_width, push_line, value_of_key};

@@ -129,10 +129,14 @@ fn run(args: &RunArgs, run_dir: &Path) -> anyhow::Result<u8> {
     let layout = RunHierarchies::read()?;
     limits.check(&layout)?;
     // Labels and leftovers in it are written and removed: a link of another user there would lead to any file.
-    match new_file::existing_run_directory(run_dir) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        checked => drop(checked.with_context(|| run_dir.display().to_string())?),
-    }
+    let run_dir = match new_file::existing_run_directory(run_dir) {
+        // Not what a link names that leads nowhere yet.
+        Err(error) if error.kind() == ErrorKind::NotFound && run_dir.symlink_metadata().is_err() => {
+            run_dir.to_owned()
+        }
+        checked => checked.with_context(|| run_dir.display().to_string())?,
+    };
+    let run_dir = run_dir.as_path();
     cgroup::remove_stale(&layout, run_dir);
     let signals = SignalFd::block(&FORWARDED_SIGNALS)?;
     let group = RunCgroup::create(&layout, run_dir, &name, &limits, &labels)?;
