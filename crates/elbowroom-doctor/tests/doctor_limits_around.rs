@@ -138,7 +138,7 @@ fn what_happens_at_a_neighbours_limit_is_not_the_limits_around_both() {
             host.facts.groups[3].after.events.insert(event.into(), neighbours);
             host
         };
-        assert_eq!(says(check, &host(499)), None, "{check}");
+        assert_eq!(says(check, &host(500)), None, "{check}");
         assert!(says(check, &host(0)).is_some(), "{check}");
     }
 }
