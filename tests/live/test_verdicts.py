@@ -233,7 +233,7 @@ def test_an_alert_begins_within_two_seconds_of_its_cause(agent, docker, topic, p
 def test_a_container_that_gets_what_it_asks_for_is_ok_and_the_worst_come_first(agent, docker):
     background(docker, "elbowroom-test-aaa-fine", "--memory", "200m", command=["sleep", "600"])
     background(docker, "elbowroom-test-zzz-slow", "--cpus", "0.1", command=BUSY)
-    listed = lambda: [(r["name"], r["verdict"]["status"]) for r in agent.json("list") if r["name"].startswith("elbowroom-test-")]
+    listed = lambda: [(r["name"], r["verdict"]["status"]) for r in agent.json("list") if (r["name"] or "").startswith("elbowroom-test-")]
     eventually(lambda: listed() == [("elbowroom-test-zzz-slow", "throttled"), ("elbowroom-test-aaa-fine", "ok")], within=20, every=0.2)
 
     def table():
