@@ -52,7 +52,7 @@ run: ## build, and watch three containers share this machine (20 s)
 	@$(MAKE) --no-print-directory build
 	@tools/demo
 
-test: ## everything: check, then live and vm-test beside each other (25 min on two CPUs)
+test: ## everything: check, then live and vm-test beside each other (21 min on two CPUs)
 	@tools/setup test vm
 	@$(MAKE) --no-print-directory check build java
 	@$(LINTED) LIVE_TESTS='$(LIVE_TESTS)' PYTEST_ARGS='$(PYTEST_ARGS)' tests/all
