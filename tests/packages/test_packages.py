@@ -234,7 +234,14 @@ def short_watchdog():
     sh("systemctl", "restart", UNIT)
 
 
-@pytest.mark.parametrize("name", ["agent", "view-server", "policy"])
+def test_a_stuck_policy_process_is_replaced_alone(readers):
+    before, connection = whole(), device()
+    os.kill(before["policy"], signal.SIGSTOP)
+    eventually(lambda: whole()["policy"] != before["policy"])
+    assert whole()["agent"] == before["agent"] and device() == connection
+
+
+@pytest.mark.parametrize("name", ["agent", "view-server"])
 def test_a_stuck_process_is_found_by_the_watchdog(short_watchdog, readers, name):
     before, connection = whole(), device()
     os.kill(before[name], signal.SIGSTOP)
