@@ -19,6 +19,11 @@ fn found(host: &Sim, check: &str) -> Option<DoctorFinding> {
     examine(&host.facts).into_iter().find(|found| found.check == check)
 }
 
+fn containers(host: &Sim, check: &str) -> Vec<String> {
+    let told = examine(&host.facts).into_iter().filter(|found| found.check == check);
+    told.filter_map(|found| found.container).collect()
+}
+
 #[test]
 fn a_quota_around_a_container_that_waits_is_told_of_with_its_file() {
     for version in [V1, V2] {
@@ -48,6 +53,15 @@ fn a_quota_around_a_container_that_waits_is_told_of_with_its_file() {
         assert!(found.evidence[1].file.contains("/docker/cpu."), "{:?}", found.evidence);
         let write = &found.fix.expect("a larger quota").writes[0];
         assert!(!write.file.contains("/c1/") && write.to.starts_with("300000"), "{write:?}");
+        // Without pressure, one of both: the one with most.
+        let mut unknown = host(0);
+        unknown.second();
+        for (group, threads) in [(2, "9"), (3, "70")] {
+            let group = &mut unknown.facts.groups[group];
+            group.after.pressure = None;
+            group.files.insert("pids.current".into(), threads.into());
+        }
+        assert_eq!(containers(&unknown, "cpu-throttled"), ["db"]);
     }
 }
 
@@ -96,6 +110,14 @@ fn a_full_limit_around_a_container_is_told_of_and_named_after_a_kill() {
         assert_eq!(severity, Severity::Warning);
         let command = command.expect("a larger limit");
         assert!(command.contains("/docker/memory."), "{command}");
+        // Without pressure, one of both: the one with most.
+        let mut unknown = host(1);
+        unknown.second();
+        for (group, mib) in [(2, 10), (3, 200)] {
+            let group = &mut unknown.facts.groups[group];
+            (group.after.pressure, group.after.usage) = (None, Some(Bytes::mib(mib)));
+        }
+        assert_eq!(containers(&unknown, "at-memory-limit"), ["db"]);
     }
     let mut host = Sim::new(V2);
     host.set_around("memory.max", &(256 * MIB).to_string());
@@ -153,10 +175,7 @@ fn of_a_limit_around_many_the_one_with_most_is_told() {
         threads(&mut host.facts.groups[group], n);
     }
     host.facts.groups[1].files.insert("pids.max".into(), "1000".into());
-    let told: Vec<_> =
-        examine(&host.facts).into_iter().filter(|found| found.check == "pids-near-limit").collect();
-    let containers: Vec<_> = told.iter().map(|found| found.container.as_deref()).collect();
-    assert_eq!(containers, [Some("db")]);
+    assert_eq!(containers(&host, "pids-near-limit"), ["db"]);
 }
 
 #[test]

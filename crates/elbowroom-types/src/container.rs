@@ -48,10 +48,17 @@ pub struct ContainerIdentity {
     pub labels: ContainerLabels,
 }
 
+impl ContainerEngine {
+    /// Whether its container that is called `id` is in another one: see [`ContainerIdentity::is_nested`].
+    pub fn is_nested(self, id: &str) -> bool {
+        self != Self::Plain && id.starts_with('/')
+    }
+}
+
 impl ContainerIdentity {
     /// Whether it is in another container, which has such come and go as it likes.
     pub fn is_nested(&self) -> bool {
-        self.engine != ContainerEngine::Plain && self.id.starts_with('/')
+        self.engine.is_nested(&self.id)
     }
 
     /// All that it is called, with its cgroup's path.

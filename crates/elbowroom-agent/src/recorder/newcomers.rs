@@ -6,7 +6,6 @@
 //! Approach: one of them, and what is told of it, is recorded when it has been there for a minute.
 
 use elbowroom_client::api::{AgentSnapshot, ContainerView};
-use elbowroom_types::container::ContainerEngine;
 use std::collections::HashMap;
 
 /// From when on one is recorded, in milliseconds.
@@ -30,20 +29,15 @@ impl Newcomers {
     /// Takes out of a snapshot what is too new, or ended when it was.
     pub(super) fn leave_out(&mut self, snapshot: &mut AgentSnapshot) {
         let now = snapshot.time_unix_ms;
-        let begin = if self.seen.is_some() { now } else { 0 };
-        let before = self.seen.take().unwrap_or_default();
+        let (is_first, before) = (self.seen.is_none(), self.seen.take().unwrap_or_default());
+        let known = |id: &str| before.get(id).copied().or(is_first.then_some(Seen { first: 0, last: now }));
         let mut seen = HashMap::new();
         for ended in snapshot.ended.iter().filter(|container| is_nested(container)) {
-            let before = before.get(&ended.id).copied();
-            seen.extend(
-                before
-                    .or((begin == 0).then_some(Seen { first: 0, last: now }))
-                    .map(|at| (ended.id.clone(), at)),
-            );
+            seen.extend(known(&ended.id).map(|at| (ended.id.clone(), at)));
         }
         for running in snapshot.containers.iter().filter(|container| is_nested(container)) {
             // A clock that was set back makes none older.
-            let first = before.get(&running.id).map_or(begin, |seen| seen.first).min(now);
+            let first = known(&running.id).map_or(now, |at| at.first.min(now));
             seen.insert(running.id.clone(), Seen { first, last: now });
         }
         let is_settled =
@@ -56,7 +50,6 @@ impl Newcomers {
     }
 }
 
-/// As `ContainerIdentity::is_nested`.
 fn is_nested(container: &ContainerView) -> bool {
-    container.engine != ContainerEngine::Plain && container.id.starts_with('/')
+    container.engine.is_nested(&container.id)
 }

@@ -3,6 +3,7 @@
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
 use super::fixes::{cgroup_fix, with_limit_fix};
 use crate::checks::DoctorCheck;
+use crate::checks::measures::has_most_in;
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::finding::{DoctorFinding, Severity};
 use std::collections::BTreeMap;
@@ -32,9 +33,13 @@ fn throttled(facts: &HostFacts) -> Vec<DoctorFinding> {
         .containers()
         .filter_map(|g| {
             throttled_by(facts, g, g).or_else(|| {
-                // A quota around it stops its neighbours too: it is its trouble where it waits.
-                let waits = g.after.pressure.is_none() || cpu_wait(g).is_some();
-                facts.ancestors(g).filter(|_| waits).find_map(|around| throttled_by(facts, g, around))
+                // A quota around it stops its neighbours too: it is its trouble where it waits, or has most threads where no file says so.
+                let threads = |g: &CgroupFacts| g.number("pids.current").unwrap_or(0);
+                let is_its = |around: &&CgroupFacts| match g.after.pressure {
+                    Some(_) => cpu_wait(g).is_some(),
+                    None => has_most_in(facts, g, around, threads),
+                };
+                facts.ancestors(g).filter(is_its).find_map(|around| throttled_by(facts, g, around))
             })
         })
         .collect()

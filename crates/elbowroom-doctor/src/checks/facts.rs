@@ -245,6 +245,11 @@ impl HostFacts {
         .filter(|g| g.parent.is_some())
     }
 
+    /// `group` and the cgroups around it, from the inside out.
+    pub fn self_and_ancestors<'a>(&'a self, group: &'a CgroupFacts) -> impl Iterator<Item = &'a CgroupFacts> {
+        std::iter::once(group).chain(self.ancestors(group))
+    }
+
     /// The cgroups directly below `group`.
     pub fn children<'a>(&'a self, group: &'a CgroupFacts) -> impl Iterator<Item = &'a CgroupFacts> {
         let at = self.groups.iter().position(|g| std::ptr::eq(g, group));

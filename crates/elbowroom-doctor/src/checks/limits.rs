@@ -38,10 +38,8 @@ fn high(facts: &HostFacts) -> Vec<DoctorFinding> {
         .filter_map(|g| {
             let full = g.after.pressure.as_ref()?[2].full.avg10;
             // Where it is the agent's, that knows what for.
-            let here_and_around = std::iter::once(g).chain(facts.ancestors(g));
-            here_and_around
-                .take_while(|at| !at.is_leased("memory.high"))
-                .find_map(|at| held_up_at(facts, g, at, full))
+            let mut not_ours = facts.self_and_ancestors(g).take_while(|at| !at.is_leased("memory.high"));
+            not_ours.find_map(|at| held_up_at(facts, g, at, full))
         })
         .collect()
 }
@@ -49,11 +47,9 @@ fn high(facts: &HostFacts) -> Vec<DoctorFinding> {
 /// How `memory.high` of `at`, which is `group` or around it, stops it.
 fn held_up_at(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts, full: u32) -> Option<DoctorFinding> {
     let limit = at.limit("memory.high")?.value()?;
-    let grown = match at.path == group.path {
-        true => at.event_counts("high")?.0,
-        false => own_hits(facts, at, "high"),
-    };
-    let rate = facts.per_second(0, grown);
+    // What happens at limits of cgroups inside the container is the container's.
+    let own = (at.path == group.path).then(|| at.event_counts("high").map_or(0, |(now, _)| now));
+    let rate = facts.per_second(0, own.unwrap_or_else(|| own_hits(facts, at, "high")));
     (rate > 10.0 && full > 500 && is_near(at, limit)).then(|| {
         let to = at.limit("memory.max").unwrap_or(Limit::Max).or(a_quarter_more(limit));
         let whose = match at.path == group.path {
@@ -92,7 +88,11 @@ fn at_limit(facts: &HostFacts) -> Vec<DoctorFinding> {
             if g.after.pressure.as_ref().is_some_and(|p| p[2].some.avg10 < 100) {
                 return None;
             }
-            std::iter::once(g).chain(facts.ancestors(g)).find_map(|at| full_at(facts, g, at))
+            // Where no file says which container waits, a limit around many is that of the one with most.
+            let is_its = |at: &&CgroupFacts| {
+                g.after.pressure.is_some() || has_most_in(facts, g, at, |g| g.usage().get())
+            };
+            facts.self_and_ancestors(g).filter(is_its).find_map(|at| full_at(facts, g, at))
         })
         .collect()
 }
@@ -311,7 +311,7 @@ pub(super) const SHMEM: DoctorCheck = DoctorCheck {
 fn shmem(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
-        .filter_map(|g| std::iter::once(g).chain(facts.ancestors(g)).find_map(|at| shmem_fills(facts, g, at)))
+        .filter_map(|g| facts.self_and_ancestors(g).find_map(|at| shmem_fills(facts, g, at)))
         .collect()
 }
 
@@ -393,7 +393,7 @@ fn heap(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
         .flat_map(|g| {
-            let own = std::iter::once(g).chain(facts.ancestors(g));
+            let own = facts.self_and_ancestors(g);
             let tightest = own.filter_map(|a| Some((a, a.hard_limit()?))).min_by_key(|(_, hard)| *hard);
             g.heaps.iter().filter_map(move |heap| {
                 let (at, limit) = tightest?;
@@ -433,7 +433,7 @@ fn jvm_misses_container(facts: &HostFacts) -> Vec<DoctorFinding> {
         .containers()
         .filter_map(|g| {
             let pid = g.jvms_without_view.first()?;
-            let own = std::iter::once(g).chain(facts.ancestors(g));
+            let own = facts.self_and_ancestors(g);
             let (at, limit) = own.filter_map(|a| Some((a, a.hard_limit()?))).min_by_key(|(_, hard)| *hard)?;
             let finding = DoctorFinding::new(
                 Severity::Info,
@@ -469,7 +469,7 @@ pub(super) const PIDS: DoctorCheck = DoctorCheck {
 fn pids(facts: &HostFacts) -> Vec<DoctorFinding> {
     facts
         .containers()
-        .filter_map(|g| std::iter::once(g).chain(facts.ancestors(g)).find_map(|at| pids_of(facts, g, at)))
+        .filter_map(|g| facts.self_and_ancestors(g).find_map(|at| pids_of(facts, g, at)))
         .collect()
 }
 

@@ -123,7 +123,7 @@ pub(crate) const MIB: u64 = 1 << 20;
 
 /// v1's lowest swappiness that cannot kill: at its own limit a container with 0 is killed where one with 1 swaps.
 pub(crate) fn safe_swappiness(facts: &HostFacts, group: &CgroupFacts) -> u64 {
-    u64::from(std::iter::once(group).chain(facts.ancestors(group)).any(can_swap_at_own_limit))
+    u64::from(facts.self_and_ancestors(group).any(can_swap_at_own_limit))
 }
 
 /// Whether reaching this cgroup's own limit can swap: its limit on memory is not also its limit on memory and swap.
