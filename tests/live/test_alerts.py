@@ -132,7 +132,7 @@ def test_a_finding_of_the_doctor_begins_and_ends(new_agent, group, ill, receiver
 
 def test_a_finding_ends_with_its_container(new_agent, hand_made, group, ill):
     ill(True)
-    agent = new_agent('[doctor]\nperiod = "15s"\n', CONTAINERS).start()
+    agent = new_agent('[doctor]\nperiod = "6s"\n', CONTAINERS).start()
     found = lambda: [a for a in about(lasting(agent, "FINDING"), group) if a["topic"] == "oom-killer-off"]
     eventually(found, within=60, every=0.1)
     group.remove()

@@ -215,7 +215,7 @@ def test_a_process_in_many_containers_costs_its_neighbours_nothing(agent, start,
         many(chain[-1].parent, [chain[-1].name])
     process = role(agent, "policy")
     eventually(lambda: sum(row["path"].startswith(tuple(f"{path}/" for path in attacker.cgroups)) for row in agent.list()) == DEPTH)
-    quiet, before = busy_and_late(process, neighbour, 4)
+    quiet, before = busy_and_late(process, neighbour, 3)
     sleepers = f"for n in $(seq {PROCESSES}); do sleep 1000 & all=\"$all $!\"; done; echo ready"
     one_by_one = "for pid in $all; do kill $pid; sleep 0.3; done"
     end = attacker.background("sh", "-c", f"echo 0 >{chain[-1]}/cgroup.procs; {sleepers}; ({one_by_one}) & read end; kill $! $all")
@@ -261,10 +261,10 @@ def test_what_is_said_from_a_deep_cgroup_is_known_at_once(agent, start, many, ru
             deep[at] /= name
     process = role(agent, "policy")
     eventually(lambda: len(agent.list()) >= 202)
-    quiet, before = busy_and_late(process, neighbour, 4)
+    quiet, before = busy_and_late(process, neighbour, 3)
     end = attacker.background("/usr/bin/python3", "-c", FLOOD, run_dir / "probe.sock", *deep)
     try:
-        busy, late = hardly_notices(lambda: busy_and_late(process, neighbour, 8), quiet + 0.3, before + 0.5 * PATIENCE)
+        busy, late = hardly_notices(lambda: busy_and_late(process, neighbour, 6), quiet + 0.3, before + 0.5 * PATIENCE)
     finally:
         written = end().strip()
     print(f"quiet: {quiet:.2f} CPUs, a neighbour is {before:.3f} s late")
@@ -301,11 +301,11 @@ def test_settings_written_without_a_pause_delay_no_neighbour(agent, start, many)
             at /= "a"
     # They are taken in bit by bit.
     eventually(lambda: busy_and_late(process, neighbour, 1)[0] < 0.15, within=60)
-    quiet, before = busy_and_late(process, neighbour, 4)
+    quiet, before = busy_and_late(process, neighbour, 3)
     end = attacker.background("/usr/bin/python3", "-c", WRITES, top, depth)
     try:
         # A twentieth is the tenant's turn; to take in what the kernel tells of each write costs a third of a CPU beside it.
-        busy, late = hardly_notices(lambda: busy_and_late(process, neighbour, 8), quiet + 0.5, before + 0.5 * PATIENCE)
+        busy, late = hardly_notices(lambda: busy_and_late(process, neighbour, 6), quiet + 0.5, before + 0.5 * PATIENCE)
     finally:
         written = int(end())
     print(f"quiet: {quiet:.2f} CPUs, a neighbour is {before:.3f} s late")

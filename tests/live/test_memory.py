@@ -249,7 +249,7 @@ def test_a_liar_keeps_nothing_that_a_neighbour_has_reserved(governed, busy):
 
     eventually(lambda: has_while_b_complains(0.93), within=30, every=0.5)
     # On cgroup v1 nothing holds a borrower that reads everything back within the second of the recall.
-    always(lambda: has_while_b_complains(0.9 if cgroup.V2 else 0.85), during=8, every=0.1)
+    always(lambda: has_while_b_complains(0.9 if cgroup.V2 else 0.85), during=5, every=0.1)
 
 
 def test_a_clean_stop_leaves_nothing_behind(governed, busy):

@@ -201,10 +201,9 @@ def test_a_collector_that_does_not_answer_delays_nothing(new_agent, collector, a
     eventually(lambda: collector.asked or agent.status()["otlp"]["failed"])
     ticks = agent.status()["ticks"]
     eventually(lambda: agent.status()["ticks"] > ticks)
-    failed = eventually(lambda: agent.status()["otlp"]["failed"], within=20)
-    eventually(lambda: collector.asked > failed or agent.status()["otlp"]["failed"] > failed, within=20)
+    eventually(lambda: agent.status()["otlp"]["failed"] > (answer != "hang"), within=20)
     eventually(lambda: log_lines(agent, "metrics are not pushed"))
     assert len(log_lines(agent, "metrics are not pushed")) == 1
     if answer == "hang":
-        # One at a time: 10 s each.
+        # One at a time, 10 s each.
         assert collector.asked <= agent.status()["otlp"]["failed"] + 1
