@@ -61,7 +61,7 @@ def parser(name):
     common.add_argument("--results", type=Path, default=ROOT / "lab/results", metavar="DIR", help="where results go")
     common.add_argument("--elbowroom", type=Path, default=ROOT / "target/release/elbowroom", metavar="FILE", help="the binary under test")
     common.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE",
-                        help="a line of every agent's configuration, such as 'policy.policy=\"paper\"'; again for more")
+                        help="a line of every agent's configuration, such as 'view_rules.cpu =\"paper\"'; again for more")
     common.add_argument("--seed", type=int, default=1, help="of what is random")
     common.add_argument("--resume", type=Path, metavar="DIR", help="go on with a run that was cut")
     common.add_argument("--dirty", action="store_true", help="run though files differ from the commit; the result says so")

@@ -154,8 +154,8 @@ export interface MemoryStatus {
   state: string;
   usage: number;
   reclaimable: number;
-  reserve: number;
-  floor: number;
+  reservation: number;
+  minimum: number;
   entitlement: number;
   lent: number;
   protected: number;
@@ -182,8 +182,8 @@ export interface Memory {
   alerts: Alert[];
 }
 
-export interface Hook {
-  hook: string;
+export interface Receiver {
+  receiver: string;
   delivered: number;
   failed: number;
   dropped: number;
@@ -191,13 +191,13 @@ export interface Hook {
 
 export interface Status {
   version: string;
-  tier: string;
+  source: string;
   containers: number;
   attached: number;
   ticks: number;
   ticks_missed: number;
   cpu_usec: number;
-  hooks: Hook[];
+  receivers: Receiver[];
 }
 
 export interface Container {

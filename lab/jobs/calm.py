@@ -23,7 +23,7 @@ def options(parser):
     parser.add_argument("--steady", type=float, default=40, help="seconds of steady load")
     parser.add_argument("--settle", type=float, default=5, help="seconds that a change may take to be followed")
     parser.add_argument("--neighbours", type=int, default=1, help="containers beside the first")
-    parser.add_argument("--rules", nargs="+", default=RULES, help="values of policy.policy")
+    parser.add_argument("--rules", nargs="+", default=RULES, help="values of view_rules.cpu")
 
 
 def record(lab, options):
@@ -33,7 +33,7 @@ def record(lab, options):
         turn = number % len(options.rules)
         for rule in options.rules[turn:] + options.rules[:turn]:
             name = f"r{number}-{rule}"
-            agent = lab.agent(name, f'policy.policy = "{rule}"', prefix=f"{name}-")
+            agent = lab.agent(name, f'view_rules.cpu = "{rule}"', prefix=f"{name}-")
             with contextlib.ExitStack() as held:
                 one, *others = (held.enter_context(lab.container(f"{name}-{n}", agent=agent)) for n in range(1 + options.neighbours))
                 raw["runs"].append({"round": number, "rule": rule, **follow(one, others, cpus, options)})

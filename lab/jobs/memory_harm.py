@@ -118,7 +118,7 @@ def settings(records, claim):
     probes = ", ".join(f'{{ container = "{container.id}", file = "{file}" }}' for container, file in records.items())
     lines = [*COMMON, f"probes = [{probes}]"]
     if claim:
-        lines.append(f'claims = [{{ container = "{claim.id}", memory = {{ reserve = "{CLAIM}MiB" }} }}]')
+        lines.append(f'claims = [{{ container = "{claim.id}", memory = {{ reservation = "{CLAIM}MiB" }} }}]')
     return lines
 
 

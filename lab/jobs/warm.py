@@ -44,7 +44,7 @@ def options(parser):
     parser.add_argument("--hard-mib", type=int, nargs="+", default=[384, 800], help="its hard limits")
     parser.add_argument("--fill", type=int, default=64, help="MiB a second that it takes at most")
     parser.add_argument("--machines", nargs="+", choices=MACHINES, default=MACHINES)
-    parser.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES), help="values of policy.policy")
+    parser.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES), help="values of view_rules.cpu")
     parser.add_argument("--ballast-mib", type=int, default=0, help="memory that is held all the time: a large machine is a small one then")
 
 
@@ -71,7 +71,7 @@ def record(lab, options):
         for hard, machine, rule in cells[turn:] + cells[:turn]:
             name = f"r{number}-{hard}-{machine}-{rule}"
             Path("/proc/sys/vm/drop_caches").write_text("3")
-            agent = lab.agent(name, f'policy.policy = "{rule}"', prefix=f"{name}-")
+            agent = lab.agent(name, f'view_rules.cpu = "{rule}"', prefix=f"{name}-")
             with (
                 lab.container(f"{name}-neighbour") as neighbour,
                 lab.container(f"{name}-grows", agent=agent, memory_mib=hard, soft_mib=options.soft_mib) as container,

@@ -72,7 +72,7 @@ class Arms(unittest.TestCase):
                 lines = arms.settings(arm, [self.CONTAINER] * 2)
                 said = tomllib.loads("\n".join(lines or []))
                 self.assertEqual("agent" in arm, said.get("memory", {}).get("mode") == "enforce")
-                self.assertEqual([claim["memory"]["reserve"] for claim in said.get("claims", [])], ["96MiB"] * 2 if arm.get("claims") else [])
+                self.assertEqual([claim["memory"]["reservation"] for claim in said.get("claims", [])], ["96MiB"] * 2 if arm.get("claims") else [])
                 self.assertEqual(len(said.get("probes", [])), 2 if "probes" in arm else 0)
 
     def test_the_shipped_probe_is_promised_what_the_server_counts(self):

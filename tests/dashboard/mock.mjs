@@ -269,7 +269,7 @@ const NO_LIMIT = { rbps: "max", wbps: "max", riops: "max", wiops: "max" };
 
 function memoryOf(live, i) {
   const lent = live.memory_lent;
-  return { colour: ["yellow", "red", "green"][i % 3], source: i % 4 ? "stalls" : "probe", sigma: null, stall: i % 3 === 1 ? 0.12 : 0.0004, state: lent ? "lending" : i % 3 === 2 ? "spare" : "protected", until: null, usage: live.memory_used, reclaimable: Math.round(live.memory_used / 3), reserve: i % 2 ? live.memory_hard / 2 : 0, floor: live.memory_hard / 4, entitlement: i % 6 === 1 ? Math.round(live.memory_used * 0.8) : live.memory_hard, working_set: 0, lent, protected: live.memory_used, enforced: true, view_ceiling: "max", lease: null, failures: 0, exempt_reason: null, decisions: [] };
+  return { colour: ["yellow", "red", "green"][i % 3], source: i % 4 ? "stalls" : "probe", sigma: null, stall: i % 3 === 1 ? 0.12 : 0.0004, state: lent ? "lending" : i % 3 === 2 ? "spare" : "protected", until: null, usage: live.memory_used, reclaimable: Math.round(live.memory_used / 3), reservation: i % 2 ? live.memory_hard / 2 : 0, minimum: live.memory_hard / 4, entitlement: i % 6 === 1 ? Math.round(live.memory_used * 0.8) : live.memory_hard, working_set: 0, lent, protected: live.memory_used, enforced: true, view_ceiling: "max", lease: null, failures: 0, exempt_reason: null, decisions: [] };
 }
 
 function diskOf(live, i) {
@@ -282,7 +282,7 @@ function container(live, i) {
 }
 
 function status({ containers, state }) {
-  return { version: "0.1.0", pids: { supervisor: 1, view_server: 2, policy: 3 }, run_dir: "/run/elbowroom", tier: "files", containers, attached: containers - (state === "alerts" ? 1 : 0), ticks: 123456, ticks_missed: state === "alerts" ? 4000 : 3, cpu_usec: 9e6, hooks: state === "alerts" ? [{ hook: "https://alerts.example.net/…", delivered: 3, failed: 2, dropped: 0 }] : [] };
+  return { version: "0.1.0", pids: { supervisor: 1, view_server: 2, policy: 3 }, run_dir: "/run/elbowroom", source: "files", containers, attached: containers - (state === "alerts" ? 1 : 0), ticks: 123456, ticks_missed: state === "alerts" ? 4000 : 3, cpu_usec: 9e6, receivers: state === "alerts" ? [{ receiver: "https://alerts.example.net/…", delivered: 3, failed: 2, dropped: 0 }] : [] };
 }
 
 function alerts({ state }, all) {

@@ -135,9 +135,9 @@ def test_the_kubelet_writes_what_pods_request(pods):
 def test_what_the_kubelet_wrote_is_the_owners_claim(pods, agent):
     groups, before = pods
     for name, claim in {"burstable": 64 * MIB, "guaranteed": 48 * MIB, "besteffort": 0}.items():
-        eventually(lambda name=name: standing(agent, name)["reserve"] == claim, within=20)
-        assert agent.json("explain", row(agent, name)["id"])["memory"]["reserve"] == claim
-        assert row(agent, name)["memory"]["reserve"] == claim
+        eventually(lambda name=name: standing(agent, name)["reservation"] == claim, within=20)
+        assert agent.json("explain", row(agent, name)["id"])["memory"]["reservation"] == claim
+        assert row(agent, name)["memory"]["reservation"] == claim
     uid = row(agent, "burstable")["pod"]["uid"]
     view = Pod(None, agent, f"burstable-{NODE}", uid).read("/sys/fs/cgroup/memory.high")
     assert int(view) == before[groups["burstable"]][2]
@@ -153,12 +153,12 @@ def test_a_kubelet_that_writes_again_raises_no_alert_and_both_are_in_force(node,
     eventually(lambda: ours(container) and ours(kind), within=30)
     # In its minute it writes its class, and not the container.
     eventually(lambda: theirs(kind), within=MINUTE)
-    assert ours(container) and standing(agent, "burstable")["reserve"] == 64 * MIB
+    assert ours(container) and standing(agent, "burstable")["reservation"] == 64 * MIB
     eventually(lambda: ours(kind), within=40)
     # A pod with a CPU of its own changes the cpusets of the others: the runtime writes all that the kubelet ever said of them.
     node.put("pinned", limits={"cpu": "1", "memory": "16Mi"})
     eventually(lambda: theirs(container), within=60)
-    assert standing(agent, "burstable")["reserve"] == 64 * MIB
+    assert standing(agent, "burstable")["reservation"] == 64 * MIB
     eventually(lambda: ours(container) and ours(kind) and standing(agent, "burstable")["enforced"], within=40)
     always(lambda: foreign_writers(agent) == 0, during=MINUTE // 3, every=0.5)
     assert knob(container, "memory.high") == before[container][2]
@@ -171,7 +171,7 @@ def test_another_request_is_another_claim(node, pods, agent, needy):
     eventually(lambda: node.cgroup_of("burstable") != groups["burstable"], within=60, every=0.3)
     groups["burstable"] = running(node, "burstable")
     assert knob(groups["burstable"], "memory.low") >= 80 * MIB
-    eventually(lambda: standing(agent, "burstable")["reserve"] == 80 * MIB, within=30)
+    eventually(lambda: standing(agent, "burstable")["reservation"] == 80 * MIB, within=30)
     assert foreign_writers(agent) == 0
 
 
@@ -184,7 +184,7 @@ def test_what_the_kubelet_wrote_stands_after_a_kill_of_all(pods, agent, needy, c
     agent.destroy()
     if comes_back:
         agent.start()
-        eventually(lambda: standing(agent, "burstable")["reserve"] == 80 * MIB, within=30)
+        eventually(lambda: standing(agent, "burstable")["reservation"] == 80 * MIB, within=30)
         assert agent.stop() == 0
     else:
         assert agent.cli("restore").returncode == 0

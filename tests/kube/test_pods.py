@@ -44,7 +44,7 @@ def test_what_a_pod_requests_is_what_it_is_owed(new_pod, speaker, agent):
 
     eventually(lambda: owed(guaranteed) == ("elbowroom-kube", {"weight": 50, "tier": 1}, 64 * MIB))
     eventually(lambda: owed(nothing) == ("elbowroom-kube", {"weight": 10, "tier": 0}, None))
-    eventually(lambda: guaranteed.show()["memory"]["reserve"] == 64 * MIB)
+    eventually(lambda: guaranteed.show()["memory"]["reservation"] == 64 * MIB)
     assert "(given by elbowroom-kube)" in agent.cli("show", guaranteed.row()["id"]).stdout
     assert speaker.stop() == 0
     # The next one of a rollout would find them.
@@ -75,11 +75,11 @@ def test_annotations_are_followed_when_they_change(new_pod, speaker, agent):
     eventually(lambda: pod.show()["labels"].get("priority") == {"weight": 100, "tier": 1, "class": "latency"})
     pod.annotate("elbowroom.dev/priority=weight=700", "elbowroom.dev/memory-reservation=96MiB")
     eventually(lambda: pod.show()["labels"]["priority"] == {"weight": 700, "tier": 1})
-    eventually(lambda: pod.show()["memory"]["reserve"] == 96 * MIB)
+    eventually(lambda: pod.show()["memory"]["reservation"] == 96 * MIB)
     pod.annotate("elbowroom.dev/priority-", "elbowroom.dev/memory-reservation-")
     labels = {"priority": {"weight": 100, "tier": 1}, "memory_reservation": 16 * MIB, "memory_promised": 16 * MIB}
     eventually(lambda: pod.show()["labels"] == labels)
-    eventually(lambda: pod.show()["memory"]["reserve"] == 16 * MIB)
+    eventually(lambda: pod.show()["memory"]["reservation"] == 16 * MIB)
 
 
 def test_a_namespace_speaks_for_its_pods(cluster, new_pod, speaker):
@@ -107,11 +107,11 @@ def test_views_go_and_come_with_their_annotation(new_pod, speaker, agent):
 
 def test_a_pod_that_is_not_governed_is_the_hosts(new_pod, speaker, agent):
     pod = new_pod("governed", requests={"memory": "64Mi"})
-    eventually(lambda: pod.show()["memory"] and pod.show()["memory"]["reserve"] == 64 * MIB)
+    eventually(lambda: pod.show()["memory"] and pod.show()["memory"]["reservation"] == 64 * MIB)
     pod.annotate("elbowroom.dev/governors=off")
     eventually(lambda: pod.show()["memory"] is None)
     pod.annotate("elbowroom.dev/governors-")
-    eventually(lambda: pod.show()["memory"] and pod.show()["memory"]["reserve"] == 64 * MIB)
+    eventually(lambda: pod.show()["memory"] and pod.show()["memory"]["reservation"] == 64 * MIB)
 
 
 def test_an_annotation_that_is_not_understood_is_told_once(new_pod, speaker):

@@ -88,13 +88,13 @@ def test_limits_that_are_taken_back_after_a_kill_reach_a_program_and_an_address(
 ):
     if not disks.has_controller():
         pytest.skip("needs the io controller: blkio on cgroup v1, io on v2")
-    script = tmp_path / "hook"
+    script = tmp_path / "to"
     script.write_text(f'#!/bin/sh\ncat > {tmp_path}/part\necho "$ELBOWROOM_ALERT_SEVERITY" > {tmp_path}/severity\nmv {tmp_path}/part {tmp_path}/told\n')
     script.chmod(0o755)
-    hooks = f'[[hooks]]\nexec = ["{script}"]\nkinds = ["LEASE_RESTORED"]\n[[hooks]]\nwebhook = "{receiver.url}"\nkinds = ["LEASE_RESTORED"]\n'
+    receivers = f'[[receivers]]\nexec = ["{script}"]\nkinds = ["LEASE_RESTORED"]\n[[receivers]]\nwebhook = "{receiver.url}"\nkinds = ["LEASE_RESTORED"]\n'
     writer = disks.Writer(group, loop_disk)
     try:
-        agent = new_agent(ENFORCING + hooks, CONTAINERS).start()
+        agent = new_agent(ENFORCING + receivers, CONTAINERS).start()
         eventually(lambda: disks.limits(group, loop_disk).get("wbps"))
         agent.remember()
         Process(agent.pid("policy")).kill()
@@ -116,8 +116,8 @@ def test_limits_that_are_taken_back_after_a_kill_reach_a_program_and_an_address(
 
 def test_a_finding_of_the_doctor_begins_and_ends(new_agent, group, ill, receiver):
     ill(True)
-    hook = f'[[hooks]]\nwebhook = "{receiver.url}"\nkinds = ["FINDING"]\n'
-    agent = new_agent('[doctor]\nperiod = "5s"\n' + hook, CONTAINERS).start()
+    to = f'[[receivers]]\nwebhook = "{receiver.url}"\nkinds = ["FINDING"]\n'
+    agent = new_agent('[doctor]\nperiod = "5s"\n' + to, CONTAINERS).start()
     told = lambda state: [a for a in receiver.posted if a["topic"] == "oom-killer-off" and a["state"] == state]
     eventually(lambda: told("began"), within=30)
     assert f"/{group.path}: Its OOM killer is off" in told("began")[0]["text"], told("began")
@@ -144,8 +144,8 @@ def test_a_kill_is_told_once(new_agent, hand_made, hungry, receiver):
     group = hand_made("elbowroom-test-live-alerts-killed")
     group.limit_memory(32 << 20)
     group.write("memory", "memory.swap.max" if cgroup.V2 else "memory.memsw.limit_in_bytes", 0 if cgroup.V2 else 32 << 20)
-    hook = f'[[hooks]]\nwebhook = "{receiver.url}"\nkinds = ["VERDICT"]\nseverity = "critical"\n'
-    agent = new_agent(hook, CONTAINERS).start()
+    to = f'[[receivers]]\nwebhook = "{receiver.url}"\nkinds = ["VERDICT"]\nseverity = "critical"\n'
+    agent = new_agent(to, CONTAINERS).start()
     eventually(lambda: [row for row in agent.list() if row["path"].strip("/") == group.path.strip("/")])
     with pytest.raises(AssertionError, match="ended"):
         hungry(group)("hold 64")
@@ -166,8 +166,8 @@ def test_a_doctor_that_may_not_look_is_not_started(new_agent, group):
 
 def test_a_real_alertmanager_takes_alerts_keeps_them_and_lets_them_go(new_agent, group, ill, alertmanager):
     ill(True)
-    hook = f'[[hooks]]\nwebhook = "{alertmanager}"\nformat = "alertmanager"\nresend = "1s"\nlink = "https://node1.example/"\nkinds = ["FINDING"]\n'
-    agent = new_agent('[doctor]\nperiod = "5s"\n' + hook, CONTAINERS).start()
+    to = f'[[receivers]]\nwebhook = "{alertmanager}"\nformat = "alertmanager"\nresend = "1s"\nlink = "https://node1.example/"\nkinds = ["FINDING"]\n'
+    agent = new_agent('[doctor]\nperiod = "5s"\n' + to, CONTAINERS).start()
 
     def known():
         with urllib.request.urlopen(f"{alertmanager}/api/v2/alerts?filter=topic%3Doom-killer-off", timeout=30) as answer:
@@ -182,7 +182,7 @@ def test_a_real_alertmanager_takes_alerts_keeps_them_and_lets_them_go(new_agent,
     first = alert["endsAt"]
     eventually(lambda: known()[0]["endsAt"] > first, within=20)
     always(known, during=5, every=0.2)
-    hooks = agent.status()["hooks"]
-    assert hooks[0]["delivered"] >= 3 and hooks[0]["failed"] == 0, hooks
+    receivers = agent.status()["receivers"]
+    assert receivers[0]["delivered"] >= 3 and receivers[0]["failed"] == 0, receivers
     ill(False)
     eventually(lambda: not known(), within=60)

@@ -155,7 +155,7 @@ def test_a_closed_pipe_is_no_error(agent, binary, run_dir):
         ("[sense]\nperiod = '24'", ["line 2", "unit"]),
         ("[sense]\nperiod = '-24ms'", ["line 2", "-24ms"]),
         ("[sense]\nperiod = '0ms'", ["sense.period"]),
-        ("[sense]\ntier = 'magic'", ["line 2", "magic"]),
+        ("[sense]\nsource = 'magic'", ["line 2", "magic"]),
         ("[containers]\nattach = 'yes'", ["line 2"]),
         ("[containers\n", ["line 1"]),
         ("\x00\xff", ["line 1"]),

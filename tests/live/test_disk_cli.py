@@ -226,24 +226,24 @@ def test_without_an_io_controller_it_says_so_and_carries_on(governed, group, loo
 
 @pytest.mark.native
 def test_hooks_are_told_of_alerts(governed, group, writer, loop_disk, receiver, tmp_path):
-    script = tmp_path / "hook"
+    script = tmp_path / "to"
     script.write_text(f'#!/bin/sh\ncat > {tmp_path}/part\necho "$ELBOWROOM_ALERT_DISK_NAME" > {tmp_path}/name\nmv {tmp_path}/part {tmp_path}/told\n')
     script.chmod(0o755)
-    hooks = f"""
-[[hooks]]
+    receivers = f"""
+[[receivers]]
 exec = ["{script}"]
 kinds = ["OVERCOMMIT"]
-[[hooks]]
+[[receivers]]
 webhook = "{receiver.url}"
 kinds = ["OVERCOMMIT"]
 """
-    agent = governed("observe", hooks)
+    agent = governed("observe", receivers)
     eventually(lambda: receiver.posted and (tmp_path / "told").exists(), within=20)
     for told in (json.loads((tmp_path / "told").read_text()), receiver.posted[0]):
         assert (told["kind"], told["state"], told["disk_name"]) == ("OVERCOMMIT", "began", loop_disk.name), told
         assert told["host"] and told["text"] and told["time_unix_ms"] > 1e12, told
     assert (tmp_path / "name").read_text() == loop_disk.name + "\n"
-    eventually(lambda: [hook["delivered"] > 0 for hook in agent.status()["hooks"]] == [True, True])
+    eventually(lambda: [to["delivered"] > 0 for to in agent.status()["receivers"]] == [True, True])
     lasting = agent.json("disks")["alerts"]
     assert [a["disk_name"] for a in lasting if a["kind"] == "OVERCOMMIT"] == [loop_disk.name], lasting
     assert f"OVERCOMMIT     {loop_disk.name}" in agent.cli("disks").stdout

@@ -290,7 +290,7 @@ def start_while_it_hangs(agent, way, script):
     finally:
         for process in stopped:
             process.send(signal.SIGCONT)
-    late = eventually(lambda: [row for row in agent.list() if row["late_usec"]], within=20)
+    late = eventually(lambda: [row for row in agent.list() if row["view_delay_usec"]], within=20)
     thread.join()
     first, last = [line for line in out["text"].splitlines() if line]
     assert last.split(None, 1)[1].strip() == SEEN, out["text"]
@@ -373,7 +373,7 @@ def test_annotations_of_pods_and_containers_count_as_labels_do(nri):
     assert row["labels"]["probe"] == "objective=300" and row["engine"] == way.engine.ENGINE
     assert "elbowroom.dev/colour" in row["labels"]["ignored"][0]
     eventually(lambda: way.agent.json("show", container)["attached"])
-    assert way.agent.json("show", container)["late_usec"] is None
+    assert way.agent.json("show", container)["view_delay_usec"] is None
     way.engine.remove(pod)
 
 
@@ -466,7 +466,7 @@ def test_a_runtime_that_refuses_hooks_needs_none(strict_containerd, agent_of):
     pod = strict_containerd.pod()
     container, _ = strict_containerd.create(pod, "/busybox", "sleep", "1000")
     strict_containerd.cri("StartContainer", container_id=container)
-    assert agent.json("show", container)["attached"] and agent.json("show", container)["late_usec"] is None
+    assert agent.json("show", container)["attached"] and agent.json("show", container)["view_delay_usec"] is None
     strict_containerd.remove(pod)
 
 

@@ -23,7 +23,7 @@ MIB = 1 << 20
 @pytest.fixture
 def agent(new_agent):
     """An agent whose views show what the limits say, whatever else runs on this machine."""
-    return new_agent("[policy]\nhierarchy = false\n").start()
+    return new_agent("[view_rules]\nhierarchy = false\n").start()
 
 
 @pytest.fixture

@@ -128,4 +128,4 @@ def test_metrics_have_the_names_of_the_page(agent, web):
     assert len(names) >= 4
     missing = [name for name in names if f"\n{name}{{" not in page]
     assert not missing, missing
-    assert re.search(rf'^elbowroom_memory_used_bytes\{{id="[^"]*",name="{web.name}"\}} ', page, re.M), page
+    assert re.search(rf'^elbowroom_container_memory_used_bytes\{{id="[^"]*",name="{web.name}"\}} ', page, re.M), page

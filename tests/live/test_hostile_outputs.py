@@ -62,7 +62,7 @@ def test_hostile_names_break_no_metric_table_or_document(agent, start, inside):
     for way, page in pages.items():
         page = page.decode() if isinstance(page, bytes) else page
         families = {family.name: family for family in parser.text_string_to_metric_families(page)}
-        seen = {sample.labels["id"] for sample in families["elbowroom_cpu_effective"].samples}
+        seen = {sample.labels["id"] for sample in families["elbowroom_container_cpu_effective"].samples}
         assert len([name for name in seen if name.startswith(own)]) == len(NAMES), (way, seen)
         assert not hides(page), (way, hides(page))
     for words in (("list",), ("list", "-o", "wide"), ("list", "-o", "json"), ("list", "-o", "yaml"), ("memory",), ("disks",), ("alerts",), ("status",)):

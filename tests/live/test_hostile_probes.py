@@ -374,4 +374,4 @@ def test_a_label_takes_nothing_from_others(agent, docker):
     row = agent.attached(container)
     assert set(row["labels"]) == {"ignored"} and len(row["labels"]["ignored"]) == 4, row["labels"]
     eventually(lambda: agent.row(container)["memory"], within=20)
-    assert agent.row(container)["memory"]["reserve"] == 0
+    assert agent.row(container)["memory"]["reservation"] == 0

@@ -289,12 +289,12 @@ def test_an_agent_for_views_shows_views_and_hears_no_probe(new_agent, start):
     assert not (agent.run_dir / "probe.sock").exists()
     assert not [path for path in (agent.run_dir / "pages").iterdir() if path.is_fifo()]
     status = agent.status()
-    assert status["mode"] == "views" and status["hooks"] == [] and status["disk"]["ticks"] == 0, status
+    assert status["mode"] == "views" and status["receivers"] == [] and status["disk"]["ticks"] == 0, status
     (line,) = [line for line in agent.cli("check").stdout.splitlines() if line.split()[1:2] == ["mode"]]
     assert "views" in line and "no probes" in line, line
 
 
-@pytest.mark.parametrize("key, more", [("disk.mode", '[disk]\nmode = "enforce"\n'), ("hooks", '[[hooks]]\nexec = ["/bin/true"]\n')])
+@pytest.mark.parametrize("key, more", [("disk.mode", '[disk]\nmode = "enforce"\n'), ("receivers", '[[receivers]]\nexec = ["/bin/true"]\n')])
 def test_a_key_that_asks_for_more_than_views_is_refused(new_agent, key, more):
     agent = new_agent(f'mode = "views"\n{more}')
     with pytest.raises(RuntimeError):

@@ -9,7 +9,7 @@ KEY = "elbowroom.dev/"
 
 def reserve(agent, container):
     """The memory that the governor reserves for a container; None before its first look at it."""
-    return (agent.row(container)["memory"] or {}).get("reserve")
+    return (agent.row(container)["memory"] or {}).get("reservation")
 
 
 def given(agent, container, promised=(), asked=(), **more):

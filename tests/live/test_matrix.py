@@ -62,7 +62,7 @@ def test_what_a_view_reaches_is_what_the_guide_says(new_agent, start, column):
         pytest.skip("needs 2 CPUs: a view cannot shrink to less than one")
     here, missing = runtimes(column)
     # Shares of nearly the whole machine: the view is what the limits say, whatever else runs on this machine.
-    agent = new_agent("[policy]\nhierarchy = false\n").start()
+    agent = new_agent("[view_rules]\nhierarchy = false\n").start()
     container = start(*matrix.SURFACES[column], "--cpu-shares", "262144", "--memory", f"{BEFORE >> 20}MiB")
     path = agent.attached(container)["path"]
     eventually(lambda: agent.view(container)["cpus"] == CPUS)

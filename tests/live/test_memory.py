@@ -15,7 +15,7 @@ POOL = "elbowroom-test-live-memory"
 SIZE = 160 * MIB
 RESERVED = {"a": 96, "b": 40}
 CLAIMS = "".join(
-    f'[[claims]]\ncontainer = "/{POOL}/{name}"\nmemory = {{ reserve = "{mib}MiB" }}\n' for name, mib in RESERVED.items()
+    f'[[claims]]\ncontainer = "/{POOL}/{name}"\nmemory = {{ reservation = "{mib}MiB" }}\n' for name, mib in RESERVED.items()
 )
 CONTAINERS = f'cgroups = ["/{POOL}/*"]'
 PRESSURE = "/dev/elbowroom-pressure"

@@ -139,14 +139,14 @@ def test_a_collector_gets_what_metrics_shows(new_agent, hand_made, collector):
 
     eventually(lambda: collector.pushes)
     push = eventually(the_same, within=20)
-    hard = [value for (name, _), value in push.values.items() if name == "elbowroom_memory_hard_bytes"]
+    hard = [value for (name, _), value in push.values.items() if name == "elbowroom_container_memory_hard_bytes"]
     assert 64 << 20 in hard, hard
     assert push.resource["service.name"] == "elbowroom" and push.resource["service.version"]
     assert push.resource["host.name"] == push.resource["service.instance.id"] != ""
     assert push.headers["authorization"] == "Bearer word"
     # A counter of the agent's says since when it counts; one of the kernel's is older than any agent.
     assert push.starts["elbowroom_ticks_total"] > 1_700_000_000 * 10**9
-    assert push.starts["elbowroom_cpu_used_seconds_total"] == 0
+    assert push.starts["elbowroom_container_cpu_used_seconds_total"] == 0
     later = eventually(lambda: collector.pushes[-1] if collector.pushes[-1] is not push else None)
     ticks = ("elbowroom_ticks_total", ())
     assert later.starts[ticks[0]] == push.starts[ticks[0]] and later.values[ticks] > push.values[ticks]

@@ -15,7 +15,7 @@ CPUS = ("1", "2")
 
 @pytest.mark.parametrize("suite", peers.SUITES, ids=lambda suite: suite.name)
 def test_a_suite_fails_with_views_only_where_the_table_says(new_agent, start, suite):
-    new_agent("[policy]\nhierarchy = false\n").start()
+    new_agent("[view_rules]\nhierarchy = false\n").start()
     listed, ran = peers.listed(suite.name), set()
 
     def differing():

@@ -16,7 +16,7 @@ MIB = 1 << 20
 NAME = "elbowroom-test-podman"
 LIMITS = ["--memory", "300m", "--memory-swap", "300m", "--cpus", "1"]
 RESERVE = f'[disk]\nmode = "off"\n[memory]\nmode = "enforce"\n[[claims]]\ncontainer = "{NAME}"\n'
-RESERVE += 'memory = { reserve = "100MiB", guaranteed = true }\n'
+RESERVE += 'memory = { reservation = "100MiB", guaranteed = true }\n'
 
 
 class Podman:

@@ -118,7 +118,7 @@ def test_what_is_not_read_is_saved_what_is_read_stays_and_a_label_says_no(saves,
     assert abs(used("spared") - spared_before) < 0.05 * spared_before
     table = agent.cli("memory").stdout
     assert "SAVED" in table and " saved\n" in table, table
-    assert "elbowroom_memory_saved_bytes" in agent.cli("metrics").stdout
+    assert "elbowroom_container_memory_saved_bytes" in agent.cli("metrics").stdout
     # Nothing is set that could stay: not while it saves, and not when all of it is killed at one moment.
     assert [knob("saved", name) for name in LIMITS] == limits
     agent.destroy()

@@ -34,7 +34,7 @@ CONFIG = """
 attach = false
 [[claims]]
 container = "elbowroom-test-prometheus-*"
-memory = { reserve = "64TiB" }
+memory = { reservation = "64TiB" }
 """
 
 

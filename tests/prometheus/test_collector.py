@@ -163,8 +163,8 @@ def test_the_collector_has_what_the_endpoint_shows(setting, container):
             assert (metric.get("unit") == UCUM.get(shown)) if word == "UNIT" else (metric["description"] == shown), name
     counters = [name for name, kind in kinds.items() if kind == "counter"]
     assert len(counters) > 5 and len(kinds) - len(counters) > 20
-    assert all(push.starts[name] > 0 for name in counters if name != "elbowroom_cpu_used_seconds_total")
-    assert push.starts["elbowroom_cpu_used_seconds_total"] == 0
+    assert all(push.starts[name] > 0 for name in counters if name != "elbowroom_container_cpu_used_seconds_total")
+    assert push.starts["elbowroom_container_cpu_used_seconds_total"] == 0
     assert push.resource["service.name"] == "elbowroom" and push.resource["host.name"] == push.resource["service.instance.id"] == HOST
     assert setting.collector.complaints() == []
     assert setting.agent.status()["otlp"]["failed"] == 0
@@ -203,7 +203,7 @@ def test_prometheus_has_the_same_series_by_the_collector_as_by_a_scrape(setting,
 
 def test_a_container_that_is_gone_stays_in_prometheus_where_the_agent_is_not_scraped(setting, container):
     """As docs/guide/otlp.md says: only a scrape tells Prometheus that a series has ended."""
-    asked = {way: f'elbowroom_memory_used_bytes{{instance="{instance}",name="{CONTAINER}"}}' for way, instance in setting.instances.items()}
+    asked = {way: f'elbowroom_container_memory_used_bytes{{instance="{instance}",name="{CONTAINER}"}}' for way, instance in setting.instances.items()}
     eventually(lambda: all(query(setting.prometheus, question) for question in asked.values()), within=30)
     container()
     eventually(lambda: not query(setting.prometheus, asked["scraped"]), within=30)

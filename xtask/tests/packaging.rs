@@ -130,12 +130,18 @@ fn a_wrong_name_or_label_is_found() {
     let recorded = BTreeSet::from(["elbowroom:x:ratio".to_owned()]);
     for (expr, expect) in [
         ("rate(elbowroom_ticks_total[5m]) > 0", None),
-        ("elbowroom:x:ratio{name=~\"a\"} / elbowroom_cpu_effective{id=\"elbowroom_nothing\"}", None),
+        (
+            "elbowroom:x:ratio{name=~\"a\"} / elbowroom_container_cpu_effective{id=\"elbowroom_nothing\"}",
+            None,
+        ),
         ("up{job=\"elbowroom\"} == 0", None),
         ("rate(elbowroom_ticks[5m])", Some("elbowroom_ticks is no metric")),
-        ("elbowroom_cpu_effective_total", Some("elbowroom_cpu_effective_total is no metric")),
+        (
+            "elbowroom_container_cpu_effective_total",
+            Some("elbowroom_container_cpu_effective_total is no metric"),
+        ),
         ("elbowroom:y:ratio", Some("elbowroom:y:ratio is no metric")),
-        ("elbowroom_cpu_effective{disk=\"a\"}", Some("has no label disk")),
+        ("elbowroom_container_cpu_effective{disk=\"a\"}", Some("has no label disk")),
         ("elbowroom_alerts{instance=\"a\", kind=\"STARVING\"}", Some("STARVING is no kind")),
     ] {
         let found = faults(expr, &recorded).join("; ");

@@ -4,7 +4,7 @@ mod containers;
 
 pub use containers::ContainerSettings;
 
-use crate::alerts::settings::{self as hooks, AlertSettings, HookSettings};
+use crate::alerts::settings::{self as receivers, AlertSettings, ReceiverSettings};
 use crate::http::settings as api;
 use crate::otlp::settings::OtlpSettings;
 use crate::probes::settings::{self as probes, ProbeSettings};
@@ -17,7 +17,7 @@ use elbowroom_types::claim::{Claim, WEIGHT_RANGE};
 use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
 use elbowroom_types::label::ContainerLabels;
 use elbowroom_types::unit::Micros;
-use elbowroom_view::rules::ViewPolicy;
+use elbowroom_view::rules::ViewRules;
 use rustix::fs::{Access, access};
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt;
@@ -44,7 +44,7 @@ pub struct AgentConfig {
     /// How views are refreshed.
     pub views: ViewSettings,
     /// The rules views follow.
-    pub policy: ViewPolicy,
+    pub view_rules: ViewRules,
     /// How disks are divided.
     pub disk: disk::DiskSettings,
     /// How memory is divided when it is short.
@@ -52,7 +52,6 @@ pub struct AgentConfig {
     /// What single containers are promised; the first entry that fits a container counts.
     pub claims: Vec<Claim>,
     /// What applications say about themselves, and how it comes here; the first entry that fits a container counts.
-    #[serde(alias = "probe")]
     pub probes: Vec<ProbeSettings>,
     /// How often people are told of alerts.
     pub alerts: AlertSettings,
@@ -61,7 +60,7 @@ pub struct AgentConfig {
     /// The black box.
     pub recorder: RecorderSettings,
     /// Where alerts go.
-    pub hooks: Vec<HookSettings>,
+    pub receivers: Vec<ReceiverSettings>,
     /// The HTTP API.
     pub api: api::ApiSettings,
     /// The push of metrics to a collector.
@@ -79,13 +78,13 @@ pub struct SensorSettings {
     #[serde(with = "elbowroom_types::unit::duration")]
     pub rescan: Micros,
     /// `auto` takes BPF where the kernel and this build have it.
-    pub tier: SensorTierSetting,
+    pub source: SensorSource,
 }
 
 /// What tells which containers ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum SensorTierSetting {
+pub enum SensorSource {
     /// The best this host has.
     #[default]
     Auto,
@@ -131,7 +130,7 @@ pub struct ViewSettings {
 
 impl Default for SensorSettings {
     fn default() -> Self {
-        Self { period: Micros::millis(24), rescan: Micros::secs(30), tier: SensorTierSetting::Auto }
+        Self { period: Micros::millis(24), rescan: Micros::secs(30), source: SensorSource::Auto }
     }
 }
 
@@ -175,7 +174,7 @@ impl AgentConfig {
     pub fn exposure(&self, path: Option<&Path>) -> Option<String> {
         let path = path.unwrap_or(Path::new(DEFAULT_PATH));
         let mode = std::fs::metadata(path).ok()?.mode() & 0o777;
-        let secrets = match self.hooks.iter().any(|hook| hook.webhook.is_some()) {
+        let secrets = match self.receivers.iter().any(|receiver| receiver.webhook.is_some()) {
             true => "the addresses of webhooks",
             false if !self.otlp.headers.is_empty() => "otlp.headers",
             false => return None,
@@ -205,7 +204,7 @@ impl AgentConfig {
         (self.disk.mode, self.memory.mode) = (GovernorMode::Off, GovernorMode::Off);
         self.doctor.enabled = false;
         // For BPF it has no right.
-        self.sense.tier = SensorTierSetting::Files;
+        self.sense.source = SensorSource::Files;
     }
 
     /// The same for an agent that gave up at its start what only [`AgentMode::Full`] needs.
@@ -215,7 +214,7 @@ impl AgentConfig {
             self.mode = AgentMode::Views;
             self.switch_off_all_but_views();
             self.alerts.journald = false;
-            self.hooks.clear();
+            self.receivers.clear();
         }
         self
     }
@@ -236,14 +235,14 @@ impl AgentConfig {
         Self {
             containers: ContainerSettings { only: Some(only.to_owned()), ..self.containers },
             // Loading BPF takes longer than many a command runs.
-            sense: SensorSettings { tier: SensorTierSetting::Files, ..self.sense },
+            sense: SensorSettings { source: SensorSource::Files, ..self.sense },
             nri: NriSettings { sockets: Vec::new(), ..NriSettings::default() },
             disk: disk::DiskSettings { mode: GovernorMode::Off, ..self.disk },
             memory: memory::MemorySettings { mode: GovernorMode::Off, ..self.memory },
             doctor: DoctorSettings { enabled: false, ..self.doctor },
             recorder: RecorderSettings { enabled: false, ..self.recorder },
             api: api::ApiSettings { enabled: false, ..self.api },
-            hooks: Vec::new(),
+            receivers: Vec::new(),
             otlp: OtlpSettings::default(),
             ..self
         }
@@ -261,7 +260,7 @@ impl AgentConfig {
             labels,
         };
         LaunchGrant {
-            surfaces: self.containers.launch_plan(&made).surfaces,
+            injections: self.containers.launch_plan(&made).injections,
             asks: self.notifies_memory_pressure(),
         }
     }
@@ -345,18 +344,18 @@ impl AgentConfig {
         probes::validate(&self.probes)?;
         self.alerts.validate()?;
         self.recorder.validate()?;
-        hooks::validate(&self.hooks)
+        receivers::validate(&self.receivers)
     }
 }
 
 /// Keys that ask for what [`AgentMode::Views`] leaves out, and what they may say beside it.
 const BEYOND_VIEWS: [(&str, &[&str], &[&str]); 8] = [
-    ("sense", &["tier"], &["files", "auto"]),
+    ("sense", &["source"], &["files", "auto"]),
     ("disk", &["mode"], &["off"]),
     ("memory", &["mode"], &["off"]),
     ("doctor", &["enabled"], &["false"]),
     ("alerts", &["journald"], &["false"]),
-    ("hooks", &[], &[]),
+    ("receivers", &[], &[]),
     ("probes", &[], &[]),
     ("probe", &[], &[]),
 ];
@@ -431,11 +430,11 @@ mod tests {
             std::fs::set_permissions(file.path(), PermissionsExt::from_mode(mode)).unwrap();
             AgentConfig::load(Some(file.path())).unwrap().exposure(Some(file.path()))
         };
-        let webhook = "[[hooks]]\nwebhook = \"https://a/token\"";
+        let webhook = "[[receivers]]\nwebhook = \"https://a/token\"";
         let told = exposure(webhook, 0o644).unwrap();
         assert!(told.contains("mode 0644") && told.contains(file.path().to_str().unwrap()), "{told}");
         assert_eq!(exposure(webhook, 0o640), None);
-        assert_eq!(exposure("[[hooks]]\nexec = [\"/a\"]", 0o644), None);
+        assert_eq!(exposure("[[receivers]]\nexec = [\"/a\"]", 0o644), None);
         let collector = "[otlp]\nendpoint = \"http://a\"\n";
         let told = exposure(&format!("{collector}headers = {{ authorization = \"x\" }}"), 0o644).unwrap();
         assert!(told.contains("read otlp.headers, which"), "{told}");
@@ -450,7 +449,7 @@ mod tests {
             let made =
                 LaunchRequest { id: "4f5e".into(), name: Some("web".into()), labels: labels.collect() };
             let given = AgentConfig::parse(config).unwrap().launch_grant(made);
-            given.surfaces.names().collect::<Vec<_>>()
+            given.injections.names().collect::<Vec<_>>()
         };
         let all = [("java", "on"), ("openmp", "on"), ("libc", "on"), ("env", "on")];
         assert_eq!(asked("", &all), ["java", "openmp", "libc", "env"]);
@@ -477,25 +476,25 @@ mod tests {
         let config = config.with_enforcement(true);
         assert_eq!((config.disk.mode, config.memory.mode), (GovernorMode::Off, GovernorMode::Off));
         assert!(!config.doctor.enabled && !config.notifies_memory_pressure());
-        assert_eq!(config.sense.tier, SensorTierSetting::Files);
-        assert!(AgentConfig::parse("mode = \"views\"\n[sense]\ntier = \"auto\"").is_ok());
-        let later = AgentConfig::parse("[[hooks]]\nwebhook = \"http://a\"").unwrap().with_views_only(true);
-        assert!(later.mode == AgentMode::Views && later.hooks.is_empty() && !later.doctor.enabled);
+        assert_eq!(config.sense.source, SensorSource::Files);
+        assert!(AgentConfig::parse("mode = \"views\"\n[sense]\nsource = \"auto\"").is_ok());
+        let later =
+            AgentConfig::parse("[[receivers]]\nwebhook = \"http://a\"").unwrap().with_views_only(true);
+        assert!(later.mode == AgentMode::Views && later.receivers.is_empty() && !later.doctor.enabled);
         for (more, key) in [
             ("[disk]\nmode = \"observe\"", "disk.mode"),
             ("[memory]\nmode = \"enforce\"", "memory.mode"),
             ("[doctor]\nenabled = true", "doctor.enabled"),
             ("[alerts]\njournald = true", "alerts.journald"),
             ("[[probes]]\ncontainer = \"a\"\nfile = \"/a\"", "probes"),
-            ("[[probe]]\ncontainer = \"a\"\nfile = \"/a\"", "probe"),
-            ("[[hooks]]\nwebhook = \"http://a\"", "hooks"),
-            ("[sense]\ntier = \"bpf\"", "sense.tier"),
+            ("[[receivers]]\nwebhook = \"http://a\"", "receivers"),
+            ("[sense]\nsource = \"bpf\"", "sense.source"),
         ] {
             assert!(AgentConfig::parse(more).is_ok(), "{more}");
             let error = AgentConfig::parse(&format!("mode = \"views\"\n{more}")).unwrap_err().to_string();
             assert!(error.starts_with(&format!("{key}: mode = \"views\"")), "{error}");
         }
-        assert!(AgentConfig::parse("mode = \"views\"\nhooks = []\n[doctor]\nperiod = \"1m\"").is_ok());
+        assert!(AgentConfig::parse("mode = \"views\"\nreceivers = []\n[doctor]\nperiod = \"1m\"").is_ok());
     }
 
     #[test]
@@ -521,11 +520,11 @@ mod tests {
     fn the_packaged_examples_are_good() {
         for (text, entries) in [
             (include_str!("../../../packaging/examples/claims.toml"), 2),
-            (include_str!("../../../packaging/examples/hooks.toml"), 2),
+            (include_str!("../../../packaging/examples/receivers.toml"), 2),
             (include_str!("../../../packaging/examples/probes.toml.in"), 2),
         ] {
             let config = AgentConfig::parse(&text.replace("@PREFIX@", "/usr")).unwrap();
-            assert_eq!(config.claims.len() + config.hooks.len() + config.probes.len(), entries, "{text}");
+            assert_eq!(config.claims.len() + config.receivers.len() + config.probes.len(), entries, "{text}");
         }
     }
 
@@ -561,7 +560,7 @@ mod tests {
     fn bad_files_name_line_and_way_out() {
         for (text, expect) in [
             ("[sense]\nperiod = 24", "line 2: \"24\" has no unit: write for example \"250ms\""),
-            ("[policy]\ncpu_busy = 95", "line 2: \"95\" has no unit: write for example \"20%\""),
+            ("[view_rules]\ncpu_busy = 95", "line 2: \"95\" has no unit: write for example \"20%\""),
             ("[recorder]\nmax_size = 5", "line 2: \"5\" has no unit: write for example \"512MiB\""),
             ("[disk.aridac]\nmax_disk_io = 5", "line 2: \"5\" is not an amount of data per second"),
             ("[sense]\nperiod = \"24\"", "line 2: \"24\" has no unit: write for example \"250ms\""),
@@ -585,7 +584,7 @@ mod tests {
             ),
             ("[[probes]]\nfile = \"/a\"", "probes, entry 1: container: write whose"),
             (
-                "[[probe]]\ncontainer = \"a\"\nscrape = \"http://127.0.0.1\"",
+                "[[probes]]\ncontainer = \"a\"\nscrape = \"http://127.0.0.1\"",
                 "probes, entry 1: metrics: say which",
             ),
             ("[memory]\nperiod = \"1ms\"", "memory.period: \"1ms\" is too short: at least \"500ms\""),
@@ -638,22 +637,25 @@ mod tests {
             ("[alerts]\nquiet = \"0s\"", "alerts.quiet: \"0us\" is not between"),
             ("[alerts]\nburst = 0", "alerts.burst: 0 is not between 1 and 10000"),
             (
-                "[[hooks]]\nexec = [\"/a\"]\nformat = \"alertmanager\"",
-                "hooks, entry 1: format: only what is posted",
+                "[[receivers]]\nexec = [\"/a\"]\nformat = \"alertmanager\"",
+                "receivers, entry 1: format: only what is posted",
             ),
-            ("[[hooks]]\nwebhook = \"http://a\"\nformat = \"slack\"", "line 3: unknown variant `slack`"),
+            ("[[receivers]]\nwebhook = \"http://a\"\nformat = \"slack\"", "line 3: unknown variant `slack`"),
             (
-                "[[hooks]]\nwebhook = \"http://a\"\nresend = \"1ms\"",
-                "hooks, entry 1: resend: \"1ms\" is too short",
+                "[[receivers]]\nwebhook = \"http://a\"\nresend = \"1ms\"",
+                "receivers, entry 1: resend: \"1ms\" is too short",
             ),
-            ("[[hooks]]\nkinds = [\"STARVED\"]", "hooks, entry 1: it has neither exec nor webhook"),
-            ("[[hooks]]\nexec = [\"scale\"]", "hooks, entry 1: exec: \"scale\" is no absolute path"),
-            ("[[hooks]]\nexec = [\"/a\"]\nwebhook = \"http://a\"", "hooks, entry 1: both"),
-            ("[[hooks]]\nwebhook = \"ftp://a/b\"", "hooks, entry 1: webhook: write an address that begins"),
-            ("[[hooks]]\nwebhook = \"http://a\"\nkinds = [\"SLOW\"]", "line 3: unknown variant `SLOW`"),
+            ("[[receivers]]\nkinds = [\"STARVED\"]", "receivers, entry 1: it has neither exec nor webhook"),
+            ("[[receivers]]\nexec = [\"scale\"]", "receivers, entry 1: exec: \"scale\" is no absolute path"),
+            ("[[receivers]]\nexec = [\"/a\"]\nwebhook = \"http://a\"", "receivers, entry 1: both"),
             (
-                "[[hooks]]\nwebhook = \"http://a\"\ntimeout = \"1ms\"",
-                "hooks, entry 1: timeout: \"1ms\" is too short",
+                "[[receivers]]\nwebhook = \"ftp://a/b\"",
+                "receivers, entry 1: webhook: write an address that begins",
+            ),
+            ("[[receivers]]\nwebhook = \"http://a\"\nkinds = [\"SLOW\"]", "line 3: unknown variant `SLOW`"),
+            (
+                "[[receivers]]\nwebhook = \"http://a\"\ntimeout = \"1ms\"",
+                "receivers, entry 1: timeout: \"1ms\" is too short",
             ),
         ] {
             let error = elbowroom_client::output::one_line(&AgentConfig::parse(text).unwrap_err());

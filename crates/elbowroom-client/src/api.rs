@@ -5,7 +5,7 @@ mod request;
 mod status;
 
 pub use request::{ControlRequest, LabelRequest, LaunchRequest, PrepareRequest};
-pub use status::{AgentMode, AgentPids, AgentStatus, DiskGovernorStats, HookStatus, OtlpStatus};
+pub use status::{AgentMode, AgentPids, AgentStatus, DiskGovernorStats, OtlpStatus, ReceiverStatus};
 
 use crate::change::Change;
 use crate::number_format::{needs_more, short_ids};
@@ -69,7 +69,7 @@ pub enum ControlResponse {
 pub struct LaunchGrant {
     /// What of that which it asks for.
     #[serde(flatten)]
-    pub surfaces: RuntimeInjection,
+    pub injections: RuntimeInjection,
     /// Whether the agent asks its programs for memory, where it has a place for the file ([`elbowroom_types::launch::PRESSURE_FILE`]).
     #[serde(default)]
     pub asks: bool,
@@ -101,7 +101,7 @@ pub struct ContainerView {
     pub attach_note: Option<String>,
     /// How long after its first process started its view came, in microseconds; `None` where it came before, or is not there.
     #[serde(default)]
-    pub late_usec: Option<u64>,
+    pub view_delay_usec: Option<u64>,
     /// Surfaces that could not be mounted because the container has no such file.
     pub missing: Vec<String>,
     /// Where its view can be read from the host.

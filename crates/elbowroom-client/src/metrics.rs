@@ -45,7 +45,7 @@ pub fn metrics_page(snapshot: &AgentSnapshot) -> MetricSet {
 }
 
 fn agent_metrics(page: &mut MetricSet, status: &AgentStatus, report: &DisksReport) {
-    page.add(&metric::AGENT, &[&status.version, &status.tier], 1.0);
+    page.add(&metric::AGENT, &[&status.version, &status.source], 1.0);
     page.add(&metric::CONTAINERS, &[], status.containers as f64);
     page.add(&metric::ATTACHED, &[], status.attached as f64);
     page.add(&metric::TICKS, &[], status.ticks as f64);
@@ -77,7 +77,7 @@ fn node_metrics(page: &mut MetricSet, snapshot: &AgentSnapshot) {
     }
     let machine = snapshot.memory.pools.iter().find(|pool| pool.path == "/");
     let free = machine.map(|pool| pool.room).or(node.memory_available).or(node.memory_free);
-    let lendable = free.map(|free| lendable(free, statuses.map(|s| (s.reserve, s.usage))));
+    let lendable = free.map(|free| lendable(free, statuses.map(|s| (s.reservation, s.usage))));
     let parts = [
         ("total", Some(node.memory_total)),
         ("used", node.memory_used()),
@@ -100,13 +100,13 @@ fn alert_metrics(page: &mut MetricSet, status: &AgentStatus, report: &AlertsRepo
         page.add(&metric::ALERTS, &[&kind], lasting as f64);
         page.add(&metric::ALERTS_BEGUN, &[&kind], begun as f64);
     }
-    for (n, hook) in status.hooks.iter().enumerate() {
-        // Two hooks may be the same program with other arguments: the number keeps them apart.
-        let name = format!("{}:{}", n + 1, hook.hook);
-        page.add(&metric::HOOKS, &[&name, "delivered"], hook.delivered as f64);
-        page.add(&metric::HOOKS, &[&name, "failed"], hook.failed as f64);
-        page.add(&metric::HOOKS, &[&name, "dropped"], hook.dropped as f64);
-        page.add(&metric::HOOKS, &[&name, "expired"], hook.expired as f64);
+    for (n, receiver) in status.receivers.iter().enumerate() {
+        // Two receivers may be the same program with other arguments: the number keeps them apart.
+        let name = format!("{}:{}", n + 1, receiver.receiver);
+        page.add(&metric::RECEIVERS, &[&name, "delivered"], receiver.delivered as f64);
+        page.add(&metric::RECEIVERS, &[&name, "failed"], receiver.failed as f64);
+        page.add(&metric::RECEIVERS, &[&name, "dropped"], receiver.dropped as f64);
+        page.add(&metric::RECEIVERS, &[&name, "expired"], receiver.expired as f64);
     }
 }
 
@@ -137,7 +137,7 @@ fn memory_metrics(page: &mut MetricSet, status: &AgentStatus, report: &MemoryRep
         let labels = [container.id.as_str(), container.name.as_deref().unwrap_or_default()];
         for (metric, value) in [
             (&metric::MEMORY_ENTITLEMENT, status.entitlement.get()),
-            (&metric::MEMORY_FLOOR, status.floor.get()),
+            (&metric::MEMORY_MINIMUM, status.minimum.get()),
             (&metric::MEMORY_LENT, status.lent.get()),
             (&metric::MEMORY_FAILED, u64::from(status.failures)),
         ] {

@@ -32,8 +32,8 @@ pub fn run(data: &[u8]) {
     let made = bundle_container(Path::new("/run/bundles/4f5e"), &config);
     assert!(made.id == "4f5e" && made.labels.keys().all(|key| key.starts_with(PREFIX)));
     let all = RuntimeInjection { java: true, openmp: true, libc: true, env: true };
-    for (hook, surfaces) in [(true, RuntimeInjection::default()), (true, all), (false, all)] {
-        let plan = LaunchPlan { hook, surfaces, seccomp: false, pressure_file: hook };
+    for (hook, injections) in [(true, RuntimeInjection::default()), (true, all), (false, all)] {
+        let plan = LaunchPlan { hook, injections, seccomp: false, pressure_file: hook };
         let put = |config: &mut Value| apply_plan(config, plan, Path::new(PROGRAM), "/run/elbowroom");
         let mut changed = config.clone();
         if put(&mut changed).is_err() {

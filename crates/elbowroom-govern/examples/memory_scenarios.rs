@@ -64,7 +64,7 @@ fn trace(scenario: &MemoryScenario, moment: &MemorySimStep<'_>) {
         let usage = Bytes(share.usage as u64);
         print!(" | {} {:>9} {:5.0}/{:5.0}", tenant.name, usage.to_string(), share.served, share.due);
         if let Some(status) = moment.governor.and_then(|governor| governor.status(share.group)) {
-            print!(" {:?} {:?} E{} F{}", status.colour, status.state, status.entitlement, status.floor);
+            print!(" {:?} {:?} E{} F{}", status.colour, status.state, status.entitlement, status.minimum);
         }
     }
     println!();

@@ -143,7 +143,7 @@ impl MemoryKills {
     pub fn sentence(&self) -> String {
         let times = match self.count {
             1 => "OOM-killed once".to_owned(),
-            n => format!("OOM-killed {n} times in {}", spoken(self.span)),
+            n => format!("OOM-killed {n} times in {}", duration_words(self.span)),
         };
         match (self.limit, self.peak) {
             (Limit::At(limit), _) if self.needs_rerun => {
@@ -162,7 +162,7 @@ impl MemoryKills {
 }
 
 /// A time for people: `60 s`, `12 min`, `3 h`.
-fn spoken(time: Micros) -> String {
+fn duration_words(time: Micros) -> String {
     match time.get().div_ceil(1_000_000).max(1) {
         seconds if seconds < 120 => format!("{seconds} s"),
         seconds if seconds < 7_200 => format!("{} min", seconds / 60),

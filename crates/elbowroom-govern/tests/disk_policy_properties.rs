@@ -39,10 +39,10 @@ fn plan() -> impl Strategy<Value = Plan> {
     let claim = (1u32..1000, 0u8..2, any::<bool>(), prop::option::of(1_000_000u64..20_000_000));
     let user = prop::option::of(1_000_000u64..40_000_000);
     (prop::array::uniform3(wants()), 1u32..64, claim, user).prop_map(
-        |(wants, depth, (weight, tier, latency, reserve), user)| {
+        |(wants, depth, (weight, tier, latency, reservation), user)| {
             let class = if latency { ServiceClass::Latency } else { ServiceClass::Throughput };
-            let reserve = DiskReservation { rbps: reserve, ..DiskReservation::default() };
-            let claim = Claim { weight, tier, class, disk: reserve, ..Claim::default() };
+            let reservation = DiskReservation { rbps: reservation, ..DiskReservation::default() };
+            let claim = Claim { weight, tier, class, disk: reservation, ..Claim::default() };
             let user = user.map_or(IoMax::MAX, rbps);
             Plan { tenant: Tenant { wants: wants[0], depth: depth.into(), claim, user }, wants }
         },

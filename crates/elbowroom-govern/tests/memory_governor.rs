@@ -135,7 +135,7 @@ impl Host {
             until: Micros(u64::MAX),
             report: ProbeReport::Measure(measure),
         };
-        self.memory.apply(&HostEvent::Heard(heard));
+        self.memory.apply(&HostEvent::Probe(heard));
     }
 
     /// Until something is to be taken from a container, which then gives it.
@@ -192,7 +192,7 @@ fn what_a_pool_inside_a_pool_uses_is_not_missing_twice() {
         host.memory.pools().iter().map(|pool| (&*pool.path, pool.size.get() / GIB)).collect();
     assert_eq!(pools, [("/", 59), ("/group1", 60)], "the inner one is around a single container");
     // It waits for nothing, and lends three quarters of what is its own.
-    assert_eq!(host.memory.status(db).unwrap().floor, Bytes(GIB / 2));
+    assert_eq!(host.memory.status(db).unwrap().minimum, Bytes(GIB / 2));
     assert!(!has_begun(&orders, AlertKind::Overcommit), "{orders:?}");
 }
 
@@ -226,10 +226,10 @@ fn cache(usage: Bytes, second: u64, waited: u64, back: u64) -> GroupMemory {
 }
 
 /// A poor container that waits for memory, and a lender without a probe that waits for nothing.
-fn poor_and_lender(host: &mut Host, reserve: CgroupSettings) -> [CgroupId; 3] {
+fn poor_and_lender(host: &mut Host, reservation: CgroupSettings) -> [CgroupId; 3] {
     let pool = host.group(1, 0, None, max(8), 8);
     let poor = host.group(2, pool.0, Some("poor"), CgroupSettings::default(), 4);
-    let lender = host.group(3, pool.0, Some("lender"), reserve, 4);
+    let lender = host.group(3, pool.0, Some("lender"), reservation, 4);
     host.counted.insert(poor, |second, usage| cache(usage, second, 500, GIB));
     host.counted.insert(lender, |second, usage| cache(usage, second, 0, 0));
     [pool, poor, lender]
@@ -375,7 +375,7 @@ fn what_its_user_protects_is_its_reservation() {
         let id = host.group(1, 0, Some("db"), limits, 3);
         host.pass(10);
         let status = host.memory.status(id).unwrap();
-        (status.reserve.get() / GIB, status.exempt_reason.is_some())
+        (status.reservation.get() / GIB, status.exempt_reason.is_some())
     };
     let gib = |n: u64| Some(At(Bytes(n * GIB)));
     assert_eq!(reserved(gib(1), gib(0)), (1, false));
@@ -396,7 +396,7 @@ fn what_a_user_writes_reserves_and_exempts_nothing() {
         let id = host.group(1, 0, Some("db"), limits, 3);
         host.pass(10);
         let status = host.memory.status(id).unwrap();
-        assert_eq!((status.reserve, status.exempt_reason), (Bytes::ZERO, None), "{low:?}");
+        assert_eq!((status.reservation, status.exempt_reason), (Bytes::ZERO, None), "{low:?}");
     }
 }
 
@@ -452,7 +452,7 @@ fn what_the_kubelet_protects_is_the_owners_claim_and_no_strangers_work() {
         let mut host = Host::new(64, 30);
         let claim = Claim {
             container: "db".into(),
-            memory: MemoryClaim { reserve: Some(Bytes(GIB)), ..MemoryClaim::default() },
+            memory: MemoryClaim { reservation: Some(Bytes(GIB)), ..MemoryClaim::default() },
             ..Claim::default()
         };
         let node = NodeProperties {
@@ -469,7 +469,7 @@ fn what_the_kubelet_protects_is_the_owners_claim_and_no_strangers_work() {
         host.answer(CgroupId(1), OrderKind::Protect, OrderOutcome::Foreign);
         let alarmed = has_begun(&host.pass(2), AlertKind::ForeignWriter);
         let again = !protections(&host.pass(31)).is_empty();
-        (host.memory.status(CgroupId(1)).unwrap().reserve.get() / GIB, alarmed, again)
+        (host.memory.status(CgroupId(1)).unwrap().reservation.get() / GIB, alarmed, again)
     };
     assert_eq!(reserved("/kubepods.slice/kubepods-pod1.slice/db"), (2, false, true));
     assert_eq!(reserved("/kubepods/burstable/pod1/db"), (2, false, true));

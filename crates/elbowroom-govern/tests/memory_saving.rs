@@ -207,8 +207,8 @@ fn group(n: usize, program: &Program, limits: CgroupSettings) -> HostEvent {
     })
 }
 
-fn reserve(mib: u64, guaranteed: bool) -> Claim {
-    let memory = MemoryClaim { reserve: Some(Bytes::mib(mib)), guaranteed, ..MemoryClaim::default() };
+fn reservation(mib: u64, guaranteed: bool) -> Claim {
+    let memory = MemoryClaim { reservation: Some(Bytes::mib(mib)), guaranteed, ..MemoryClaim::default() };
     Claim { container: "*".into(), memory, ..Claim::default() }
 }
 
@@ -267,7 +267,7 @@ fn an_owner_that_returns_has_its_memory_at_once_and_is_left_alone() {
 fn a_reservation_and_a_users_protection_are_never_taken() {
     for guaranteed in [false, true] {
         let idle = Program { reads: 0.0, ..PROGRAM };
-        let mut host = Host::new(&[idle], vec![reserve(250, guaranteed)]);
+        let mut host = Host::new(&[idle], vec![reservation(250, guaranteed)]);
         host.pass(1_200);
         let usage = host.programs[0].usage();
         assert!((250.0..252.0).contains(&usage), "{usage} {:?}", host.saving(0));
@@ -285,7 +285,7 @@ fn a_reservation_and_a_users_protection_are_never_taken() {
 
 #[test]
 fn what_a_user_protects_whole_is_not_taken_beside_a_reservation() {
-    let mut host = Host::new(&[Program { reads: 0.0, ..PROGRAM }], vec![reserve(100, false)]);
+    let mut host = Host::new(&[Program { reads: 0.0, ..PROGRAM }], vec![reservation(100, false)]);
     host.tell(0, CgroupSettings { memory_low: Some(Limit::Max), ..CgroupSettings::default() });
     assert_eq!(host.pass(600), 0);
     assert_eq!(host.saving(0).because, "the rest is kept for it");

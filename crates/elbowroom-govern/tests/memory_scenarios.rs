@@ -115,11 +115,12 @@ fn a_lying_probe_takes_nothing_that_a_neighbour_has_reserved() {
     for kernel in KERNELS {
         for lie in library::lies() {
             let scenario = library::liar(kernel, lie);
-            let reserve = scenario.tenants[0].claim.as_ref().and_then(|claim| claim.memory.reserve).unwrap();
+            let reservation =
+                scenario.tenants[0].claim.as_ref().and_then(|claim| claim.memory.reservation).unwrap();
             let (had, missed) = least(&scenario, MemoryPolicy::Governor, Micros::secs(120))[&A];
             assert!(
-                had >= 0.97 * reserve.get() as f64,
-                "{kernel:?} {lie:?}: {} of {reserve}",
+                had >= 0.97 * reservation.get() as f64,
+                "{kernel:?} {lie:?}: {} of {reservation}",
                 Bytes(had as u64)
             );
             assert_eq!(missed, 0, "{kernel:?} {lie:?}");
@@ -138,9 +139,9 @@ fn what_is_not_to_be_lent_is_not_taken() {
         a.program.loads.push(elbowroom_sim::memory::OfferedLoad { from: Micros::secs(120), offered: 1.0 });
         let memory = &mut a.claim.as_mut().unwrap().memory;
         memory.lend = Some(Percent::whole(0));
-        let reserve = memory.reserve.unwrap();
+        let reservation = memory.reservation.unwrap();
         let (had, _) = least(&scenario, MemoryPolicy::Governor, Micros::secs(120))[&A];
-        assert!(had >= 0.97 * reserve.get() as f64, "{lie:?}: {}", Bytes(had as u64));
+        assert!(had >= 0.97 * reservation.get() as f64, "{lie:?}: {}", Bytes(had as u64));
     }
 }
 

@@ -25,7 +25,7 @@ const CEDED: Micros = Micros::secs(600);
 
 #[test]
 fn nothing_is_taken_below_a_floor() {
-    check("floor");
+    check("minimum");
 }
 
 #[test]
@@ -238,7 +238,7 @@ impl Watch {
             MemoryOrder::ViewCeiling(view_ceiling) => {
                 let status = governor.status(view_ceiling.group);
                 let below = |at: Bytes| {
-                    status.as_ref().is_some_and(|s| at.saturating_add(PAGE) < s.floor.min(s.usage))
+                    status.as_ref().is_some_and(|s| at.saturating_add(PAGE) < s.minimum.min(s.usage))
                 };
                 if let Limit::At(at) = view_ceiling.ceiling
                     && below(at)
@@ -265,12 +265,12 @@ impl Watch {
         if status.state == LendingState::Dead {
             return;
         }
-        if left < status.floor {
-            self.breaks("floor", say());
+        if left < status.minimum {
+            self.breaks("minimum", say());
         }
-        if status.colour != Colour::Green && status.reserve > Bytes::ZERO {
+        if status.colour != Colour::Green && status.reservation > Bytes::ZERO {
             self.seen.insert("reserved");
-            if left < status.reserve.min(status.entitlement) {
+            if left < status.reservation.min(status.entitlement) {
                 self.breaks("reservation", say());
             }
         }

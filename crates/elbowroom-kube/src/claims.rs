@@ -207,7 +207,7 @@ mod tests {
         let wanted = pod_labels(&pod(qos, requests, json!({})), None, ClaimPolicy::All);
         let labels = labels(&wanted["app-id"].promised);
         let claim = labels.claim();
-        assert_eq!((claim.weight, claim.tier, claim.memory.reserve), expect, "{qos}");
+        assert_eq!((claim.weight, claim.tier, claim.memory.reservation), expect, "{qos}");
         assert!(labels.ignored.is_empty(), "{labels}");
     }
 

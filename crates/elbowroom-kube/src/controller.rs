@@ -5,7 +5,7 @@ use crate::claims::{Annotations, ClaimPolicy, PodLabels, pod_labels};
 use crate::kube_events::{EventDeduplicator, EventKey, EventNotice, snapshot_events};
 use crate::node::{ConditionState, NodeConditions};
 use crate::node_condition::{Latch, LatchTiming, NODE_CONDITIONS};
-use crate::resize::{ResizeAsk, hand_on, resize_asks};
+use crate::resize::{ResizeAsk, is_agent_label, resize_asks};
 use crate::{KubeArgs, one_line};
 use anyhow::{Result, bail};
 use elbowroom_types::alert::CLAIMS_TOPIC;
@@ -165,7 +165,7 @@ impl KubeController {
                 pod_labels(pod, namespace, self.args.claims)
             })
             .map(|(id, mut labels)| {
-                labels.asked.retain(|key, value| !self.args.resize || hand_on(key, value));
+                labels.asked.retain(|key, value| !self.args.resize || is_agent_label(key, value));
                 (id, labels)
             })
             .collect();

@@ -83,7 +83,7 @@ impl Resource {
 }
 
 /// Whether an annotation is the agent's too: bounds are not, where they can be read.
-pub(crate) fn hand_on(key: &str, value: &str) -> bool {
+pub(crate) fn is_agent_label(key: &str, value: &str) -> bool {
     let is_bound = |resource: Resource| {
         key.strip_prefix(PREFIX).and_then(|key| key.strip_suffix("-max")) == Some(resource.name())
             && resource.parse_bound(value).is_some()

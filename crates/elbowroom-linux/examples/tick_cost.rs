@@ -14,7 +14,7 @@ use elbowroom_linux::root::Root;
 use elbowroom_linux::{Sensor, SensorConfig, timer};
 use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::Micros;
-use elbowroom_view::rules::{ViewPolicy, ViewTable};
+use elbowroom_view::rules::{ViewRules, ViewTable};
 use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 use rustix::thread::set_current_timer_slack;
 use rustix::time::{ClockId, clock_gettime};
@@ -96,7 +96,7 @@ fn measure(
         container_patterns: plain,
         ..SensorConfig::default()
     })?;
-    let mut views = ViewTable::new(ViewPolicy::default());
+    let mut views = ViewTable::new(ViewRules::default());
     views.apply_all(&sensor.start());
     let (priority, ticker) = (timer::prefer_realtime(), timer::Ticker::new(PERIOD)?);
     let (mut tick_us, mut views_us, mut changes_us) = (Vec::new(), Vec::new(), Vec::new());
@@ -131,7 +131,7 @@ fn measure(
     let (changes_median, _, changes_mean) = spread(&mut changes_us);
     let per_tick = |n: u64| (n as f64 / TICKS as f64 * 10.0).round() / 10.0;
     Ok(Some(serde_json::json!({
-        "groups": groups, "active_percent": percent, "tier": sensor.tier().name(),
+        "groups": groups, "active_percent": percent, "tier": sensor.source().name(),
         "notifications": sensor.notifications(), "busy_from": sensor.busy_source(),
         "priority": format!("{priority:?}").to_lowercase(), "missed_ticks": missed,
         "tick_us": { "median": median, "p95": p95, "mean": mean },

@@ -160,9 +160,9 @@ pub fn is_dying(pid: i32) -> bool {
 /// A process that is looked at again and again: the file that says how it does stays open, and is that of its first thread, for which
 /// the kernel adds up no others.
 #[derive(Debug)]
-pub struct LifeSign(Option<fs::File>);
+pub struct ProcessStat(Option<fs::File>);
 
-impl LifeSign {
+impl ProcessStat {
     /// Of process `pid`. Of one that is not there, or may not be asked about, it says that it is dying.
     pub fn of(pid: i32) -> Self {
         Self(fs::File::open(format!("/proc/{pid}/task/{pid}/stat")).ok())
@@ -497,7 +497,7 @@ mod tests {
     #[test]
     fn a_life_sign_says_the_same_from_a_file_that_stays_open() {
         let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let sign = LifeSign::of(child.id() as i32);
+        let sign = ProcessStat::of(child.id() as i32);
         assert!(sign.resident().is_some() && sign.resident().is_some());
         child.kill().unwrap();
         while sign.resident().is_some() {
@@ -505,13 +505,13 @@ mod tests {
         }
         child.wait().unwrap();
         assert_eq!(sign.resident(), None, "the process is gone");
-        assert_eq!(LifeSign::of(child.id() as i32).resident(), None);
+        assert_eq!(ProcessStat::of(child.id() as i32).resident(), None);
     }
 
     #[test]
     fn a_life_sign_says_how_much_memory_a_process_has() {
         const MUCH: u64 = 64 << 20;
-        let sign = LifeSign::of(std::process::id() as i32);
+        let sign = ProcessStat::of(std::process::id() as i32);
         let before = sign.resident().unwrap();
         let held = std::hint::black_box(vec![1_u8; MUCH as usize]);
         let after = sign.resident().unwrap();

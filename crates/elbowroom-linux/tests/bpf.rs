@@ -397,7 +397,7 @@ fn the_sensor_names_groups_that_ran_with_the_kernels_account_and_leaves_sleepers
     };
     let (mut busy, mut idle) = (make("sensor-busy"), make("sensor-idle"));
     let mut sensor = Sensor::open(&SensorConfig::default()).unwrap();
-    assert_eq!(sensor.tier().name(), "bpf");
+    assert_eq!(sensor.source().name(), "bpf");
     let ids: BTreeMap<_, _> = sensor
         .start()
         .into_iter()

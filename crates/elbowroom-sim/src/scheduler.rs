@@ -122,7 +122,7 @@ mod tests {
     use crate::{GroupRole, NodeSimulator, ProgramDemand};
     use elbowroom_types::sample::{CgroupSettings, CpuMax, HostEvent, Tick};
     use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros};
-    use elbowroom_view::rules::{ViewPolicy, ViewTable};
+    use elbowroom_view::rules::{ViewRules, ViewTable};
     use proptest::prelude::*;
 
     fn wants(threads: u32) -> GroupRole {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     fn tick(sim: &mut NodeSimulator, millis: u64) -> Tick {
-        match sim.tick(&ViewTable::new(ViewPolicy::paper()), Micros::millis(millis)) {
+        match sim.tick(&ViewTable::new(ViewRules::paper()), Micros::millis(millis)) {
             HostEvent::Tick(tick) => tick,
             other => panic!("{other:?}"),
         }

@@ -114,13 +114,13 @@ impl fmt::Display for DiskReservation {
 
 impl From<DiskReservation> for IoMax {
     /// The same numbers; [`Limit::Max`] where nothing is reserved.
-    fn from(reserve: DiskReservation) -> Self {
+    fn from(reservation: DiskReservation) -> Self {
         let limit = |n: Option<u64>| n.map_or(Limit::Max, Limit::At);
         Self {
-            rbps: limit(reserve.rbps),
-            wbps: limit(reserve.wbps),
-            riops: limit(reserve.riops),
-            wiops: limit(reserve.wiops),
+            rbps: limit(reservation.rbps),
+            wbps: limit(reservation.wbps),
+            riops: limit(reservation.riops),
+            wiops: limit(reservation.wiops),
         }
     }
 }
@@ -132,7 +132,7 @@ pub struct MemoryClaim {
     /// Never taken from it while it has use for it: `"2GiB"`. Absent: what its user protects with `memory.min`, `memory.low` or
     /// the v1 soft limit, else nothing.
     #[serde(with = "size", skip_serializing_if = "Option::is_none")]
-    pub reserve: Option<Bytes>,
+    pub reservation: Option<Bytes>,
     /// Where the reservation is a container's own claim, by a label: what of it the operator promised. The rest counts at most
     /// to the container's own limit.
     #[serde(skip)]
@@ -206,14 +206,14 @@ mod tests {
 
     #[test]
     fn a_claim_of_memory_reads_as_people_write_it_and_reads_back() {
-        let text = r#"{"container": "db", "memory": {"reserve": "1.5GiB", "lend": "50%", "objective": 800, "saving": false}}"#;
+        let text = r#"{"container": "db", "memory": {"reservation": "1.5GiB", "lend": "50%", "objective": 800, "saving": false}}"#;
         let claim: Claim = serde_json::from_str(text).unwrap();
-        assert_eq!(claim.memory.reserve, Some(Bytes::mib(1536)));
+        assert_eq!(claim.memory.reservation, Some(Bytes::mib(1536)));
         assert_eq!((claim.memory.lend, claim.memory.objective), (Some(Percent::whole(50)), Some(800.0)));
         assert_eq!(claim.memory.saving, Some(false));
         let written = serde_json::to_string(&claim).unwrap();
         assert_eq!(serde_json::from_str::<Claim>(&written).unwrap(), claim, "{written}");
-        assert!(serde_json::from_str::<Claim>(r#"{"memory": {"reserve": 7}}"#).is_err());
+        assert!(serde_json::from_str::<Claim>(r#"{"memory": {"reservation": 7}}"#).is_err());
     }
 
     #[test]

@@ -107,7 +107,7 @@ pub struct ContainerLabels {
     pub probe: Option<String>,
     /// What is loaded into its programs when they start; of `env` it says nothing.
     #[serde(skip_serializing_if = "RuntimeInjection::is_none")]
-    pub surfaces: RuntimeInjection,
+    pub injections: RuntimeInjection,
     /// Whether its system calls are answered too (`elbowroom keeper`); decided when it is made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seccomp: Option<bool>,
@@ -130,9 +130,9 @@ impl fmt::Display for ContainerLabels {
             priority,
             self.memory_reservation.map(|size| format!("memory-reservation {size}")),
             self.memory_saving.map(|saving| format!("memory-saving {}", on(saving))),
-            self.disk_reservation.map(|reserve| format!("disk-reservation {reserve}")),
+            self.disk_reservation.map(|reservation| format!("disk-reservation {reservation}")),
             self.probe.as_ref().map(|_| "probe".to_owned()),
-            (!self.surfaces.is_none()).then(|| self.surfaces.names().collect::<Vec<_>>().join(" ")),
+            (!self.injections.is_none()).then(|| self.injections.names().collect::<Vec<_>>().join(" ")),
             self.seccomp.map(|seccomp| format!("seccomp {}", on(seccomp))),
             (!self.ignored.is_empty()).then(|| format!("ignored: {}", self.ignored.join(", "))),
         ];
@@ -215,7 +215,7 @@ impl ContainerLabels {
         Self {
             views: self.views.or(under.views),
             env: self.env.or(under.env),
-            surfaces: if self.surfaces.is_none() { under.surfaces } else { self.surfaces },
+            injections: if self.injections.is_none() { under.injections } else { self.injections },
             governors: self.governors.or(under.governors),
             priority,
             memory_reservation: self.memory_reservation.or(under.memory_reservation),
@@ -244,7 +244,7 @@ impl ContainerLabels {
             disk: self.disk_reservation.unwrap_or(unsaid.disk),
             disk_is_asked: self.disk_reservation.is_some() && !self.disk_promised,
             memory: MemoryClaim {
-                reserve: self.memory_reservation,
+                reservation: self.memory_reservation,
                 promised: self.memory_reservation.map(|_| self.memory_promised.unwrap_or_default()),
                 saving: self.memory_saving,
                 ..unsaid.memory
@@ -268,9 +268,9 @@ impl ContainerLabels {
             "governors" => self.governors = Some(parse_switch(value)?),
             "seccomp" => self.seccomp = Some(parse_switch(value)?),
             "probe" => self.probe = Some(value.to_owned()),
-            "java" => self.surfaces.java = parse_switch(value)?,
-            "openmp" => self.surfaces.openmp = parse_switch(value)?,
-            "libc" => self.surfaces.libc = parse_switch(value)?,
+            "java" => self.injections.java = parse_switch(value)?,
+            "openmp" => self.injections.openmp = parse_switch(value)?,
+            "libc" => self.injections.libc = parse_switch(value)?,
             "priority" => self.priority = Some(parse_priority(value)?),
             "memory-reservation" => {
                 self.memory_reservation = Some(parse_bytes(value).map_err(|e| e.to_string())?);
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(read("priority", "300").claim(), Claim { weight: 300, ..Claim::default() });
         let claim = Claim { weight: 5, tier: 2, class: ServiceClass::Latency, ..Claim::default() };
         assert_eq!(read("priority", "tier=2, class=latency weight=5").claim(), claim);
-        assert_eq!(read("memory-reservation", "1.5GiB").claim().memory.reserve, Some(Bytes::mib(1536)));
+        assert_eq!(read("memory-reservation", "1.5GiB").claim().memory.reservation, Some(Bytes::mib(1536)));
         assert_eq!(read("memory-saving", "off").claim().memory.saving, Some(false));
         assert_eq!(read("memory-saving", "on").to_string(), "memory-saving on");
         let disk = read("disk-reservation", "rbps=50MiB/s wiops=200/s").claim().disk;
@@ -391,7 +391,7 @@ mod tests {
             DiskReservation { rbps: Some(50 << 20), wiops: Some(200), ..DiskReservation::default() }
         );
         assert_eq!(read("probe", "port=9000").probe.as_deref(), Some("port=9000"));
-        assert!(read("java", "on").surfaces.java && !read("java", "off").surfaces.java);
+        assert!(read("java", "on").injections.java && !read("java", "off").injections.java);
         for name in ["java", "openmp", "libc"] {
             assert_eq!(read(name, "on").to_string(), name);
             assert_eq!(read(name, "yes").ignored.len(), 1);
@@ -448,7 +448,7 @@ mod tests {
         let claim = over(&[("priority", "class=latency tier=0")], &under).claim();
         assert_eq!((claim.weight, claim.tier, claim.class), (50, 0, ServiceClass::Latency));
         assert_eq!(
-            over(&[("memory-reservation", "2GiB")], &under).claim().memory.reserve,
+            over(&[("memory-reservation", "2GiB")], &under).claim().memory.reservation,
             Some(Bytes::gib(2))
         );
         assert_eq!(over(&[("memory-saving", "on")], &[("memory-saving", "off")]).memory_saving, Some(true));
@@ -510,7 +510,8 @@ mod tests {
     #[test]
     fn what_is_asked_is_told_from_what_is_promised() {
         let labels = |size: &str| read("memory-reservation", size);
-        let claim = |labels: ContainerLabels| (labels.claim().memory.reserve, labels.claim().memory.promised);
+        let claim =
+            |labels: ContainerLabels| (labels.claim().memory.reservation, labels.claim().memory.promised);
         let [one, two] = [1, 2].map(|gib| Some(Bytes::gib(gib)));
         assert_eq!(claim(labels("2GiB")), (two, Some(Bytes::ZERO)));
         assert_eq!(claim(labels("2GiB").with_defaults(labels("1GiB").as_promised())), (two, one));

@@ -64,7 +64,7 @@ pub struct LaunchPlan {
     /// Whether it gets a view, which the `createContainer` hook mounts.
     pub hook: bool,
     /// Ways into its programs beside files.
-    pub surfaces: RuntimeInjection,
+    pub injections: RuntimeInjection,
     /// Whether its system calls are answered too (`elbowroom keeper`); by the runtime wrapper alone.
     pub seccomp: bool,
     /// Whether it has [`PRESSURE_FILE`]: programs that are told to watch what is not there fail, or watch nothing.
@@ -77,7 +77,7 @@ impl LaunchPlan {
     pub fn new(labels: &ContainerLabels, views: bool, env: bool) -> Self {
         Self {
             hook: labels.views.unwrap_or(views),
-            surfaces: RuntimeInjection { env: labels.env.unwrap_or(env), ..labels.surfaces },
+            injections: RuntimeInjection { env: labels.env.unwrap_or(env), ..labels.injections },
             seccomp: labels.seccomp.unwrap_or(false),
             pressure_file: false,
         }
@@ -209,10 +209,10 @@ pub(crate) fn has_variable(env: &[String], name: &str) -> bool {
 }
 
 /// Changes the environment of a container (`NAME=VALUE`, as in an OCI configuration) to what its programs need to be reached by
-/// the surfaces of `plan`, whose files are in [`INJECTION_DIR`]. `room` is what its limits leave of `machine` CPUs. What is there stays in
-/// front of what is added, a variable that is set keeps its value, and a second time changes nothing.
+/// the injections of `plan`, whose files are in [`INJECTION_DIR`]. `room` is what its limits leave of `machine` CPUs. What is there stays
+/// in front of what is added, a variable that is set keeps its value, and a second time changes nothing.
 pub fn apply_container_env(plan: LaunchPlan, room: LaunchLimits, machine: u32, env: &mut Vec<String>) {
-    let wanted = plan.surfaces;
+    let wanted = plan.injections;
     let most = room.cpus.map_or(machine, |cpus| cpus.min(machine));
     let libraries = preload_libraries(wanted);
     if !libraries.is_empty() {
@@ -400,7 +400,7 @@ mod tests {
         assert_eq!(plan(false, false, ContainerLabels::default()), LaunchPlan::default());
         let both = LaunchPlan {
             hook: true,
-            surfaces: RuntimeInjection { env: true, ..RuntimeInjection::default() },
+            injections: RuntimeInjection { env: true, ..RuntimeInjection::default() },
             ..LaunchPlan::default()
         };
         assert_eq!(plan(true, true, ContainerLabels::default()), both);
@@ -411,10 +411,10 @@ mod tests {
         let seccomp = ContainerLabels { seccomp: Some(true), ..ContainerLabels::default() };
         assert!(plan(false, false, seccomp).seccomp);
         let java = ContainerLabels {
-            surfaces: RuntimeInjection { java: true, ..RuntimeInjection::default() },
+            injections: RuntimeInjection { java: true, ..RuntimeInjection::default() },
             ..ContainerLabels::default()
         };
-        assert!(plan(false, false, java).surfaces.java);
+        assert!(plan(false, false, java).injections.java);
     }
 
     #[test]
@@ -456,7 +456,7 @@ mod tests {
             let mut now = env(before);
             for _ in 0..2 {
                 apply_container_env(
-                    LaunchPlan { hook: true, surfaces: wanted, pressure_file: true, seccomp: false },
+                    LaunchPlan { hook: true, injections: wanted, pressure_file: true, seccomp: false },
                     room,
                     8,
                     &mut now,
@@ -508,11 +508,11 @@ mod tests {
             "NODE_OPTIONS=--max-old-space-size=750",
         ];
         assert_eq!(text(&env_with_view(room, |_| false)), beside);
-        let surfaces = RuntimeInjection { env: true, ..RuntimeInjection::default() };
+        let injections = RuntimeInjection { env: true, ..RuntimeInjection::default() };
         let words = |hook, asks| {
             let mut env = Vec::new();
             apply_container_env(
-                LaunchPlan { hook, surfaces, pressure_file: asks, seccomp: false },
+                LaunchPlan { hook, injections, pressure_file: asks, seccomp: false },
                 room,
                 8,
                 &mut env,
@@ -527,7 +527,12 @@ mod tests {
         }
         // What its user says to Go counts, beside a view too.
         let mut env = env(&["GOMAXPROCS=7"]);
-        apply_container_env(LaunchPlan { hook: true, surfaces, ..LaunchPlan::default() }, room, 8, &mut env);
+        apply_container_env(
+            LaunchPlan { hook: true, injections, ..LaunchPlan::default() },
+            room,
+            8,
+            &mut env,
+        );
         assert!(env.contains(&"GOMAXPROCS=7".to_owned()));
     }
 
@@ -544,9 +549,9 @@ mod tests {
     fn each_variable_is_set_once_whatever_is_asked_for() {
         for room in [LaunchLimits::default(), LaunchLimits { cpus: Some(3), memory: Some(Bytes::gib(1)) }] {
             let mut words = Vec::new();
-            let surfaces = RuntimeInjection { java: true, openmp: true, libc: true, env: true };
+            let injections = RuntimeInjection { java: true, openmp: true, libc: true, env: true };
             apply_container_env(
-                LaunchPlan { hook: true, surfaces, pressure_file: true, seccomp: false },
+                LaunchPlan { hook: true, injections, pressure_file: true, seccomp: false },
                 room,
                 2,
                 &mut words,

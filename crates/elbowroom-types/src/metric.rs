@@ -77,7 +77,7 @@ macro_rules! table {
 }
 
 table! {
-    AGENT = Info "elbowroom" "" &["version", "tier"], "The agent: its version, and how it senses.";
+    AGENT = Info "elbowroom" "" &["version", "source"], "The agent: its version, and how it senses.";
     CONTAINERS = Gauge "elbowroom_containers" "" &[], "Containers the agent knows.";
     ATTACHED = Gauge "elbowroom_containers_attached" "" &[], "Containers whose view is mounted.";
     TICKS = Counter "elbowroom_ticks" "" &[], "Updates of views since the policy process started.";
@@ -88,22 +88,22 @@ table! {
     NODE_CPUS_USED = Gauge "elbowroom_node_cpus_used" "" &[], "CPUs used over the last second.";
     NODE_MEMORY = Gauge "elbowroom_node_memory_bytes" "bytes" &["part"], "The machine's memory: total; used, without page cache that can be reclaimed; reserved; and lendable, which no container uses or can call back.";
     NODE_SHORT = Gauge "elbowroom_node_memory_short" "" &[], "1 while containers compete for memory, else 0.";
-    CPU_EFFECTIVE = Gauge "elbowroom_cpu_effective" "" CONTAINER, "CPUs the container sees.";
-    CPU_LOWER = Gauge "elbowroom_cpu_lower" "" CONTAINER, "CPUs it sees at least: its fair share.";
-    CPU_UPPER = Gauge "elbowroom_cpu_upper" "" CONTAINER, "CPUs it can see at most: its quota and cpuset.";
-    CPU_USED = KernelCounter "elbowroom_cpu_used_seconds" "seconds" CONTAINER, "CPU time it has used.";
-    MEMORY_EFFECTIVE = Gauge "elbowroom_memory_effective_bytes" "bytes" CONTAINER, "Memory the container sees.";
-    MEMORY_SOFT = Gauge "elbowroom_memory_soft_bytes" "bytes" CONTAINER, "Memory it sees at least.";
-    MEMORY_HARD = Gauge "elbowroom_memory_hard_bytes" "bytes" CONTAINER, "Memory it can have at most: its hard limit.";
-    MEMORY_USED = Gauge "elbowroom_memory_used_bytes" "bytes" CONTAINER, "Memory charged to it.";
+    CPU_EFFECTIVE = Gauge "elbowroom_container_cpu_effective" "" CONTAINER, "CPUs the container sees.";
+    CPU_LOWER = Gauge "elbowroom_container_cpu_lower" "" CONTAINER, "CPUs it sees at least: its fair share.";
+    CPU_UPPER = Gauge "elbowroom_container_cpu_upper" "" CONTAINER, "CPUs it can see at most: its quota and cpuset.";
+    CPU_USED = KernelCounter "elbowroom_container_cpu_used_seconds" "seconds" CONTAINER, "CPU time it has used.";
+    MEMORY_EFFECTIVE = Gauge "elbowroom_container_memory_effective_bytes" "bytes" CONTAINER, "Memory the container sees.";
+    MEMORY_SOFT = Gauge "elbowroom_container_memory_soft_bytes" "bytes" CONTAINER, "Memory it sees at least.";
+    MEMORY_HARD = Gauge "elbowroom_container_memory_hard_bytes" "bytes" CONTAINER, "Memory it can have at most: its hard limit.";
+    MEMORY_USED = Gauge "elbowroom_container_memory_used_bytes" "bytes" CONTAINER, "Memory charged to it.";
 
     MEMORY_MODE = Info "elbowroom_memory_governor" "" &["mode"], "What is done with decisions about memory.";
-    MEMORY_ENTITLEMENT = Gauge "elbowroom_memory_entitlement_bytes" "bytes" CONTAINER, "Its entitlement now.";
-    MEMORY_FLOOR = Gauge "elbowroom_memory_floor_bytes" "bytes" CONTAINER, "Its guaranteed minimum: memory that is never taken from it.";
-    MEMORY_LENT = Gauge "elbowroom_memory_lent_bytes" "bytes" CONTAINER, "Memory that it has lent out.";
-    MEMORY_SAVED = Gauge "elbowroom_memory_saved_bytes" "bytes" CONTAINER, "What saving took of it that did not come back; absent where nothing is saved.";
-    MEMORY_COLOUR = Gauge "elbowroom_memory_colour" "" &["id", "name", "colour"], "Whether more memory would help it, 1 for its colour, 0 for the others: red needs more, yellow is fine, green: more will not help.";
-    MEMORY_FAILED = Counter "elbowroom_memory_failed_loans" "" CONTAINER, "Loans of its memory that hurt it.";
+    MEMORY_ENTITLEMENT = Gauge "elbowroom_container_memory_entitlement_bytes" "bytes" CONTAINER, "Its entitlement now.";
+    MEMORY_MINIMUM = Gauge "elbowroom_container_memory_minimum_bytes" "bytes" CONTAINER, "Its minimum: memory that is never taken from it.";
+    MEMORY_LENT = Gauge "elbowroom_container_memory_lent_bytes" "bytes" CONTAINER, "Memory that it has lent out.";
+    MEMORY_SAVED = Gauge "elbowroom_container_memory_saved_bytes" "bytes" CONTAINER, "What saving took of it that did not come back; absent where nothing is saved.";
+    MEMORY_COLOUR = Gauge "elbowroom_container_memory_colour" "" &["id", "name", "colour"], "Whether more memory would help it, 1 for its colour, 0 for the others: red needs more, yellow is fine, green: more will not help.";
+    MEMORY_FAILED = Counter "elbowroom_container_memory_failed_loans" "" CONTAINER, "Loans of its memory that hurt it.";
     MEMORY_POOL = Gauge "elbowroom_memory_pool_bytes" "bytes" &["path", "part"], "Memory that containers share: its size, what of it is free, what is reserved.";
     MEMORY_RECLAIMED = Counter "elbowroom_memory_reclaimed_bytes" "bytes" &[], "Memory that was taken from containers since the policy process started.";
     MEMORY_ORDERS = Counter "elbowroom_memory_orders" "" &["outcome"], "Orders about memory since the policy process started.";
@@ -133,12 +133,12 @@ table! {
     ALERTS = Gauge "elbowroom_alerts" "" &["kind"], "Alerts that last now.";
     ALERTS_BEGUN = Counter "elbowroom_alerts_begun" "" &["kind"], "Alerts that have begun since the policy process started.";
     VERDICT = Gauge "elbowroom_container_verdict" "" &["id", "name", "status"], "How it is doing: 1 for the status of its verdict, 0 for the others.";
-    PROBE_STATE = Gauge "elbowroom_probe_state" "" &["id", "name", "state"], "Whether what an application said about itself counts: 1 for its state, 0 for the others.";
-    PROBE_RECORDS = Counter "elbowroom_probe_records" "" &["id", "name", "outcome"], "Records of an application's probe since the policy process started.";
-    PROBE_SERVED = Gauge "elbowroom_probe_served" "" CONTAINER, "What the application last said it serves, operations per second or a latency.";
-    PROBE_OBJECTIVE = Gauge "elbowroom_probe_objective" "" CONTAINER, "What is promised, in the unit of what is served.";
+    PROBE_STATE = Gauge "elbowroom_container_probe_state" "" &["id", "name", "state"], "Whether what an application said about itself counts: 1 for its state, 0 for the others.";
+    PROBE_RECORDS = Counter "elbowroom_container_probe_records" "" &["id", "name", "outcome"], "Records of an application's probe since the policy process started.";
+    PROBE_SERVED = Gauge "elbowroom_container_probe_served" "" CONTAINER, "What the application last said it serves, operations per second or a latency.";
+    PROBE_OBJECTIVE = Gauge "elbowroom_container_probe_objective" "" CONTAINER, "What is promised, in the unit of what is served.";
     OTLP_PUSHES = Counter "elbowroom_otlp_pushes" "" &["outcome"], "Pushes of metrics by OTLP since the policy process started.";
-    HOOKS = Counter "elbowroom_hook_deliveries" "" &["hook", "outcome"], "Alerts given to hooks since the policy process started.";
+    RECEIVERS = Counter "elbowroom_receiver_deliveries" "" &["receiver", "outcome"], "Alerts given to receivers since the policy process started.";
 }
 
 /// Values of metrics, gathered in any order.
@@ -289,11 +289,11 @@ mod tests {
         let expect = "# TYPE elbowroom_ticks counter\n\
             # HELP elbowroom_ticks Updates of views since the policy process started.\n\
             elbowroom_ticks_total 7\n\
-            # TYPE elbowroom_memory_used_bytes gauge\n\
-            # UNIT elbowroom_memory_used_bytes bytes\n\
-            # HELP elbowroom_memory_used_bytes Memory charged to it.\n\
-            elbowroom_memory_used_bytes{id=\"0123\",name=\"web\"} 4096\n\
-            elbowroom_memory_used_bytes{id=\"4567\",name=\"\"} 0.5\n\
+            # TYPE elbowroom_container_memory_used_bytes gauge\n\
+            # UNIT elbowroom_container_memory_used_bytes bytes\n\
+            # HELP elbowroom_container_memory_used_bytes Memory charged to it.\n\
+            elbowroom_container_memory_used_bytes{id=\"0123\",name=\"web\"} 4096\n\
+            elbowroom_container_memory_used_bytes{id=\"4567\",name=\"\"} 0.5\n\
             # EOF\n";
         assert_eq!(page.text(), expect);
         let json = serde_json::to_value(page.families()).unwrap();

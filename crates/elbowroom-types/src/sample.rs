@@ -35,7 +35,7 @@ pub enum HostEvent {
     /// What became of an order of the memory governor.
     MemoryDone(OrderCompletion),
     /// What an application said about itself.
-    Heard(ProbeUpdate),
+    Probe(ProbeUpdate),
     /// The most that a container's view shows as effective memory.
     ViewCeiling(ViewCeiling),
 }

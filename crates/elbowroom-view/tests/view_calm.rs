@@ -5,13 +5,13 @@ use crate::world::{World, threads, weight};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::{HostEvent, Tick, Usage};
 use elbowroom_types::unit::{Bytes, Micros};
-use elbowroom_view::rules::{ViewChange, ViewDelta, ViewPolicy, ViewTable};
+use elbowroom_view::rules::{ViewChange, ViewDelta, ViewRules, ViewTable};
 
 const TICK: u64 = 24_000;
 
 /// Containers of equal weight, with identities from 1.
 fn views(cpus: u32, containers: usize) -> ViewTable {
-    let mut world = World::new(ViewPolicy::default(), cpus, Bytes::gib(64));
+    let mut world = World::new(ViewRules::default(), cpus, Bytes::gib(64));
     for _ in 0..containers {
         world.container(None, weight(100), threads(0));
     }

@@ -7,18 +7,18 @@ use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::ViewCeiling;
 use elbowroom_types::sample::{CgroupProperties, CgroupSettings, HostEvent, NodeProperties, Tick};
 use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu};
-use elbowroom_view::rules::{CpuRule, ViewChangeReason, ViewDelta, ViewPolicy};
+use elbowroom_view::rules::{CpuRule, ViewChangeReason, ViewDelta, ViewRules};
 
 const MEMORY: Bytes = Bytes::gib(64);
 
 /// Everything off, by name, so that a test can switch one on.
-fn bare() -> ViewPolicy {
-    ViewPolicy { policy: CpuRule::Waterfill, ..ViewPolicy::paper() }
+fn bare() -> ViewRules {
+    ViewRules { cpu: CpuRule::Waterfill, ..ViewRules::paper() }
 }
 
 #[test]
 fn a_kubernetes_container_is_three_levels_deep() {
-    let mut world = World::new(ViewPolicy { hierarchy: true, ..bare() }, 16, MEMORY);
+    let mut world = World::new(ViewRules { hierarchy: true, ..bare() }, 16, MEMORY);
     let root = world.slice(None, "", weight(100));
     world.slice(Some(root), "system.slice", weight(100));
     let pods = world.slice(Some(root), "kubepods", weight(300));
@@ -58,7 +58,7 @@ fn a_kubernetes_container_is_three_levels_deep() {
 
 #[test]
 fn a_busy_container_in_a_cpuset_partition_has_all_of_its_cpus() {
-    let mut world = World::new(ViewPolicy { hierarchy: true, ..bare() }, 8, MEMORY);
+    let mut world = World::new(ViewRules { hierarchy: true, ..bare() }, 8, MEMORY);
     // What the kernel leaves in cpuset.cpus.effective of the groups around a partition.
     let root = world.slice(None, "", cpuset("0-3"));
     let system = world.slice(Some(root), "system.slice", cpuset("0-3"));
@@ -73,7 +73,7 @@ fn a_busy_container_in_a_cpuset_partition_has_all_of_its_cpus() {
 
 #[test]
 fn memory_is_that_of_the_numa_nodes_it_may_come_from() {
-    let mut world = World::new(ViewPolicy::paper(), 8, MEMORY);
+    let mut world = World::new(ViewRules::paper(), 8, MEMORY);
     let numa = vec![Bytes::gib(40), Bytes::ZERO, Bytes::gib(24)];
     let node =
         NodeProperties { online: CpuSet::first_n(8), mem_total: MEMORY, numa, ..NodeProperties::default() };
@@ -107,7 +107,7 @@ fn memory_is_that_of_the_numa_nodes_it_may_come_from() {
 fn swap_is_what_the_narrowest_group_above_leaves() {
     let gib = |n| Some(Limit::At(Bytes::gib(n)));
     let swap = |pod: CgroupSettings, own: CgroupSettings| {
-        let mut world = World::new(ViewPolicy::default(), 4, MEMORY);
+        let mut world = World::new(ViewRules::default(), 4, MEMORY);
         let pod = world.slice(None, "pod", pod);
         let id = world.container(Some(pod), own, threads(0));
         world.view(id).swap_max
@@ -127,7 +127,7 @@ fn swap_is_what_the_narrowest_group_above_leaves() {
 
 #[test]
 fn a_swap_limit_above_that_changes_is_a_change_of_the_view() {
-    let mut world = World::new(ViewPolicy::default(), 4, MEMORY);
+    let mut world = World::new(ViewRules::default(), 4, MEMORY);
     let swap = |swap_max| CgroupSettings { swap_max: Some(swap_max), ..CgroupSettings::default() };
     let pod = world.slice(None, "pod", swap(Limit::Max));
     let id = world.container(Some(pod), swap(Limit::Max), threads(0));
@@ -140,7 +140,7 @@ fn a_swap_limit_above_that_changes_is_a_change_of_the_view() {
 
 #[test]
 fn a_quota_of_one_and_a_half_shows_two_cpus_and_the_exact_amount() {
-    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
+    let mut world = World::new(ViewRules::default(), 8, MEMORY);
     let id = world.container(None, quota(1_500), threads(8));
     let view = world.view(id);
     assert_eq!((view.cpus, view.cpus_upper, view.millicpu), (2, 2, Millicpu(1_500)));
@@ -152,7 +152,7 @@ fn a_quota_of_one_and_a_half_shows_two_cpus_and_the_exact_amount() {
 
 #[test]
 fn an_unlimited_container_beside_another_has_its_share_and_room_to_grow() {
-    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
+    let mut world = World::new(ViewRules::default(), 8, MEMORY);
     let (a, b) = (
         world.container(None, weight(100), a_thread_per_cpu()),
         world.container(None, weight(300), threads(0)),
@@ -167,7 +167,7 @@ fn time_where_a_container_cannot_go_is_no_room_for_it() {
     let shown = |cpuset_slack| {
         let mut limits = [weight(100); 8];
         limits[0] = cpuset("0-3");
-        let mut views = by_hand(ViewPolicy { cpuset_slack, ..bare() }, &limits);
+        let mut views = by_hand(ViewRules { cpuset_slack, ..bare() }, &limits);
         // CPUs 0 to 3 are busy, half of their time with the container, half with what is no container.
         for n in [1, 2] {
             let used = tick(2 * n, n * 192_000, &[(1, n * 96_000, 0)]);
@@ -183,8 +183,8 @@ fn time_where_a_container_cannot_go_is_no_room_for_it() {
 
 #[test]
 fn idle_siblings_leave_the_sum_and_come_back_into_it() {
-    let policy = ViewPolicy { idle_siblings: true, hierarchy: true, ..bare() };
-    for policy in [policy, ViewPolicy { hierarchy: false, ..policy }] {
+    let policy = ViewRules { idle_siblings: true, hierarchy: true, ..bare() };
+    for policy in [policy, ViewRules { hierarchy: false, ..policy }] {
         let mut world = World::new(policy, 8, MEMORY);
         let knob = Knob::new(1);
         let id = world.container(None, weight(100), threads(2));
@@ -215,7 +215,7 @@ fn idle_siblings_leave_the_sum_and_come_back_into_it() {
 
 #[test]
 fn settings_move_a_view_at_once_and_say_so() {
-    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
+    let mut world = World::new(ViewRules::default(), 8, MEMORY);
     let (id, event) = world.sim.add(None, "a", weight(100), GroupRole::Container(threads(8)));
     let HostEvent::Group(group) = event else { panic!("a group") };
     let mut set = |limits: CgroupSettings| {
@@ -244,7 +244,7 @@ fn settings_move_a_view_at_once_and_say_so() {
 
 #[test]
 fn a_container_that_is_taken_over_keeps_what_it_was_shown_within_its_bounds() {
-    let mut world = World::new(ViewPolicy { hierarchy: true, ..bare() }, 8, MEMORY);
+    let mut world = World::new(ViewRules { hierarchy: true, ..bare() }, 8, MEMORY);
     let soft = CgroupSettings {
         memory_soft: Some(Limit::At(Bytes::gib(2))),
         memory_max: Some(Limit::At(Bytes::gib(8))),
@@ -268,7 +268,7 @@ fn a_container_that_is_taken_over_keeps_what_it_was_shown_within_its_bounds() {
 
 #[test]
 fn growth_up_to_a_fractional_quota_ends_at_the_exact_amount() {
-    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
+    let mut world = World::new(ViewRules::default(), 8, MEMORY);
     let id = world.container(None, quota(2_500), a_thread_per_cpu());
     (0..7).for_each(|_| {
         world.container(None, weight(100), threads(0));
@@ -290,13 +290,13 @@ fn a_sibling_without_processes_competes_for_nothing_but_the_paper_counts_it() {
         world.views.apply(&HostEvent::Group(CgroupProperties { populated: false, ..group }));
         world.cpus(&[id, created])
     };
-    assert_eq!(run(ViewPolicy::default()), [8, 4]);
-    assert_eq!(run(ViewPolicy::paper()), [4, 4]);
+    assert_eq!(run(ViewRules::default()), [8, 4]);
+    assert_eq!(run(ViewRules::paper()), [4, 4]);
 }
 
 #[test]
 fn ancestors_bind_memory_tighter_than_the_container_itself() {
-    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
+    let mut world = World::new(ViewRules::default(), 8, MEMORY);
     let at = |n| Some(Limit::At(Bytes::gib(n)));
     let pod =
         world.slice(None, "pod", CgroupSettings { memory_max: at(8), memory_high: at(6), ..weight(100) });
@@ -309,7 +309,7 @@ fn ancestors_bind_memory_tighter_than_the_container_itself() {
 fn a_lower_soft_limit_is_followed_only_by_a_view_that_never_grew() {
     let at = |n| Some(Limit::At(Bytes::gib(n)));
     let limits = |soft| CgroupSettings { memory_max: at(20), memory_soft: at(soft), ..weight(100) };
-    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
+    let mut world = World::new(ViewRules::default(), 8, MEMORY);
     let grown = world.container(
         None,
         limits(10),
@@ -328,7 +328,7 @@ fn a_lower_soft_limit_is_followed_only_by_a_view_that_never_grew() {
 
 #[test]
 fn a_container_named_twice_in_a_tick_takes_one_step() {
-    let mut views = by_hand(ViewPolicy::paper(), &[weight(100), weight(100)]);
+    let mut views = by_hand(ViewRules::paper(), &[weight(100), weight(100)]);
     views.apply(&tick(1, 0, &[(1, 0, 0)]));
     let changes = views.apply(&tick(2, 96_000, &[(1, 192_000, 0), (1, 999_000, 0)]));
     assert_eq!(changes.len(), 1);
@@ -337,7 +337,7 @@ fn a_container_named_twice_in_a_tick_takes_one_step() {
 
 #[test]
 fn effective_cpu_holds_when_the_machines_own_counter_runs_backwards() {
-    let mut views = by_hand(ViewPolicy::paper(), &[weight(100), weight(100)]);
+    let mut views = by_hand(ViewRules::paper(), &[weight(100), weight(100)]);
     views.apply(&tick(1, 500_000, &[(1, 0, 0)]));
     assert!(views.apply(&tick(2, 400_000, &[(1, 96_000, 0)])).is_empty(), "what was unused is not known");
     assert_eq!(views.apply(&tick(3, 500_000, &[(1, 192_000, 0)])).len(), 1);
@@ -345,7 +345,7 @@ fn effective_cpu_holds_when_the_machines_own_counter_runs_backwards() {
 
 #[test]
 fn ticks_out_of_order_decide_nothing() {
-    let mut views = by_hand(ViewPolicy::paper(), &[weight(100), weight(100)]);
+    let mut views = by_hand(ViewRules::paper(), &[weight(100), weight(100)]);
     views.apply(&tick(5, 0, &[(1, 0, 0)]));
     assert!(views.apply(&tick(5, 96_000, &[(1, 96_000, 0)])).is_empty(), "the same instant");
     assert!(views.apply(&tick(3, 96_000, &[(1, 96_000, 0)])).is_empty(), "backwards: measured from here on");
@@ -355,7 +355,7 @@ fn ticks_out_of_order_decide_nothing() {
 #[test]
 fn an_unnamed_container_gives_way_where_there_is_no_slack() {
     for (others_used, cpus) in [(192_000, 4), (182_400, 5)] {
-        let mut views = by_hand(ViewPolicy::paper(), &[weight(100), weight(100)]);
+        let mut views = by_hand(ViewRules::paper(), &[weight(100), weight(100)]);
         views.apply(&tick(1, 0, &[(1, 0, 0), (2, 0, 0)]));
         views.apply(&tick(2, 96_000, &[(1, 96_000, 0)]));
         assert_eq!(views.get(CgroupId(1)).unwrap().cpus, 5);
@@ -366,7 +366,7 @@ fn an_unnamed_container_gives_way_where_there_is_no_slack() {
 
 #[test]
 fn reclaim_is_seen_though_the_machines_cpu_counter_runs_backwards() {
-    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
+    let mut world = World::new(ViewRules::default(), 8, MEMORY);
     let at = |n| Some(Limit::At(Bytes::gib(n)));
     let limits = CgroupSettings { memory_max: at(20), memory_soft: at(10), ..weight(100) };
     let id =
@@ -379,7 +379,7 @@ fn reclaim_is_seen_though_the_machines_cpu_counter_runs_backwards() {
 
 #[test]
 fn what_is_gone_takes_everything_below_it_along() {
-    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
+    let mut world = World::new(ViewRules::default(), 8, MEMORY);
     let pod = world.slice(None, "pod", weight(100));
     let inner = world.slice(Some(pod), "inner", weight(100));
     let inside = world.container(Some(inner), weight(100), threads(1));
@@ -394,7 +394,7 @@ fn what_is_gone_takes_everything_below_it_along() {
 
 #[test]
 fn unplugged_cpus_leave_every_view() {
-    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
+    let mut world = World::new(ViewRules::default(), 8, MEMORY);
     let id = world.container(None, cpuset("2-7"), threads(1));
     let HostEvent::Node(mut node) = world.sim.node() else { panic!("a node") };
     node.online = "0-3".parse().unwrap();
@@ -407,7 +407,7 @@ fn unplugged_cpus_leave_every_view() {
 
 #[test]
 fn a_circle_of_parents_is_cut_open() {
-    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
+    let mut world = World::new(ViewRules::default(), 8, MEMORY);
     let HostEvent::Group(group) = world.sim.add(None, "a", weight(100), GroupRole::Container(threads(1))).1
     else {
         panic!("a group")
@@ -428,7 +428,7 @@ fn a_circle_of_parents_is_cut_open() {
 
 #[test]
 fn a_long_sleep_between_ticks_is_one_period_of_its_real_length() {
-    let mut world = World::new(ViewPolicy::paper(), 8, MEMORY);
+    let mut world = World::new(ViewRules::paper(), 8, MEMORY);
     let id = world.container(None, weight(100), Knob::new(4).program());
     world.container(None, weight(100), threads(0));
     world.run(3);
@@ -440,7 +440,7 @@ fn a_long_sleep_between_ticks_is_one_period_of_its_real_length() {
 
 #[test]
 fn a_container_without_a_soft_limit_always_shows_its_hard_limit() {
-    let mut world = World::new(ViewPolicy::default(), 8, Bytes::gib(16));
+    let mut world = World::new(ViewRules::default(), 8, Bytes::gib(16));
     let limits = CgroupSettings { memory_max: Some(Limit::At(Bytes::gib(4))), ..weight(100) };
     let id =
         world.container(None, limits, Box::new(|_, _| ProgramDemand { threads: 1, memory: Bytes::gib(3) }));
@@ -452,7 +452,7 @@ fn a_container_without_a_soft_limit_always_shows_its_hard_limit() {
 
 #[test]
 fn an_explanation_reads_as_sentences() {
-    let mut world = World::new(ViewPolicy::default(), 20, MEMORY);
+    let mut world = World::new(ViewRules::default(), 20, MEMORY);
     let id = world.container(None, quota(10_000), a_thread_per_cpu());
     (0..4).for_each(|_| {
         world.container(None, weight(100), threads(0));
@@ -475,7 +475,7 @@ fn an_explanation_reads_as_sentences() {
 
 #[test]
 fn only_the_last_twenty_changes_are_kept() {
-    let mut world = World::new(ViewPolicy::paper(), 64, MEMORY);
+    let mut world = World::new(ViewRules::paper(), 64, MEMORY);
     let id = world.container(None, weight(100), a_thread_per_cpu());
     (0..63).for_each(|_| {
         world.container(None, weight(100), threads(0));
@@ -488,7 +488,7 @@ fn only_the_last_twenty_changes_are_kept() {
 
 #[test]
 fn a_container_that_lends_memory_sees_less_and_all_of_it_afterwards() {
-    let mut world = World::new(ViewPolicy::default(), 8, MEMORY);
+    let mut world = World::new(ViewRules::default(), 8, MEMORY);
     let limits = CgroupSettings { memory_max: Some(Limit::At(Bytes::gib(8))), ..weight(100) };
     let (id, other) = (world.container(None, limits, threads(0)), world.container(None, limits, threads(0)));
     let view_ceiling =
@@ -510,7 +510,7 @@ fn a_container_that_lends_memory_sees_less_and_all_of_it_afterwards() {
 
 /// Five heaps of 315 to 612 MiB that take what they are shown, `rate` a tick, below a group with a limit; what the views are
 /// in the end, in MiB.
-fn five_below(policy: ViewPolicy, limit: u64, rate: Bytes) -> Vec<u64> {
+fn five_below(policy: ViewRules, limit: u64, rate: Bytes) -> Vec<u64> {
     let mut world = World::new(policy, 20, Bytes::gib(24));
     let at = |mib: u64| Some(Limit::At(Bytes::mib(mib)));
     let pod = world.slice(None, "pod", CgroupSettings { memory_max: at(limit), ..weight(100) });
@@ -530,18 +530,18 @@ fn five_below(policy: ViewPolicy, limit: u64, rate: Bytes) -> Vec<u64> {
 #[test]
 fn what_a_group_grants_fits_into_its_limit() {
     for rate in [Bytes::kib(256), Bytes::mib(1), Bytes::mib(64), Bytes::gib(1)] {
-        let views = five_below(ViewPolicy::default(), 1750, rate);
+        let views = five_below(ViewRules::default(), 1750, rate);
         assert!(views.iter().sum::<u64>() <= 1750, "{rate}: {views:?}");
         assert!(views.iter().all(|mib| *mib > 315), "{rate}: {views:?}");
-        assert_eq!(five_below(ViewPolicy::default(), 4000, rate), [612; 5], "{rate}: nothing is sold twice");
+        assert_eq!(five_below(ViewRules::default(), 4000, rate), [612; 5], "{rate}: nothing is sold twice");
     }
-    let flat = five_below(ViewPolicy { hierarchy: false, ..ViewPolicy::default() }, 1750, Bytes::mib(64));
+    let flat = five_below(ViewRules { hierarchy: false, ..ViewRules::default() }, 1750, Bytes::mib(64));
     assert_eq!(flat, [612; 5], "the paper knows one machine and no groups");
 }
 
 #[test]
 fn what_a_group_granted_it_grants_to_no_other() {
-    let mut world = World::new(ViewPolicy::default(), 20, Bytes::gib(24));
+    let mut world = World::new(ViewRules::default(), 20, Bytes::gib(24));
     let at = |mib: u64| Some(Limit::At(Bytes::mib(mib)));
     let pod = world.slice(None, "pod", CgroupSettings { memory_max: at(1000), ..weight(100) });
     let own = CgroupSettings { memory_max: at(800), memory_soft: at(200), ..weight(100) };
@@ -564,12 +564,12 @@ fn what_a_group_granted_it_grants_to_no_other() {
 
 #[test]
 fn a_group_that_is_promised_away_lets_no_container_grow() {
-    assert_eq!(five_below(ViewPolicy::default(), 5 * 315, Bytes::mib(64)), [315; 5]);
+    assert_eq!(five_below(ViewRules::default(), 5 * 315, Bytes::mib(64)), [315; 5]);
 }
 
 #[test]
 fn a_container_that_a_group_holds_is_told_so() {
-    let mut world = World::new(ViewPolicy::default(), 20, Bytes::gib(24));
+    let mut world = World::new(ViewRules::default(), 20, Bytes::gib(24));
     let at = |mib: u64| Some(Limit::At(Bytes::mib(mib)));
     let all = world.slice(None, "all", CgroupSettings { memory_max: at(1000), ..weight(100) });
     let pod = world.slice(Some(all), "pod", CgroupSettings { memory_max: at(500), ..weight(100) });

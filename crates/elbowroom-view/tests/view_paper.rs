@@ -5,13 +5,13 @@ use elbowroom_sim::{NodeProgram, ProgramDemand};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::CgroupSettings;
 use elbowroom_types::unit::{Bytes, Limit};
-use elbowroom_view::rules::{ViewChangeReason, ViewDelta, ViewPolicy};
+use elbowroom_view::rules::{ViewChangeReason, ViewDelta, ViewRules};
 
 const MEMORY: Bytes = Bytes::gib(128);
 
 #[test]
 fn five_busy_containers_with_a_limit_of_10_on_20_cpus_end_at_4() {
-    let mut world = World::new(ViewPolicy::paper(), 20, MEMORY);
+    let mut world = World::new(ViewRules::paper(), 20, MEMORY);
     let knobs: Vec<Knob> = (0..5).map(|_| Knob::default()).collect();
     let ids: Vec<CgroupId> =
         knobs.iter().map(|k| world.container(None, quota(10_000), k.follower())).collect();
@@ -27,7 +27,7 @@ fn five_busy_containers_with_a_limit_of_10_on_20_cpus_end_at_4() {
 
 #[test]
 fn programs_that_follow_their_views_fill_the_machine_without_crowding_it() {
-    let mut world = World::new(ViewPolicy::paper(), 20, MEMORY);
+    let mut world = World::new(ViewRules::paper(), 20, MEMORY);
     let ids: Vec<CgroupId> =
         (0..5).map(|_| world.container(None, quota(10_000), a_thread_per_cpu())).collect();
     world.run(50);
@@ -36,7 +36,7 @@ fn programs_that_follow_their_views_fill_the_machine_without_crowding_it() {
 
 #[test]
 fn the_tenth_of_ten_grows_to_all_cpus_when_nine_go_idle() {
-    let mut world = World::new(ViewPolicy::paper(), 20, MEMORY);
+    let mut world = World::new(ViewRules::paper(), 20, MEMORY);
     let knobs: Vec<Knob> = (0..10).map(|_| Knob::new(20)).collect();
     let ids: Vec<CgroupId> = knobs.iter().map(|k| world.container(None, weight(100), k.program())).collect();
     world.run(20);
@@ -50,7 +50,7 @@ fn the_tenth_of_ten_grows_to_all_cpus_when_nine_go_idle() {
 
 #[test]
 fn the_tenth_of_ten_grows_to_its_limit_and_no_further() {
-    let mut world = World::new(ViewPolicy::paper(), 20, MEMORY);
+    let mut world = World::new(ViewRules::paper(), 20, MEMORY);
     (0..9).for_each(|_| {
         world.container(None, weight(100), threads(0));
     });
@@ -61,7 +61,7 @@ fn the_tenth_of_ten_grows_to_its_limit_and_no_further() {
 
 #[test]
 fn a_newcomer_lowers_the_bound_at_once_and_the_view_when_there_is_no_slack() {
-    let mut world = World::new(ViewPolicy::paper(), 20, MEMORY);
+    let mut world = World::new(ViewRules::paper(), 20, MEMORY);
     let old = world.container(None, weight(100), threads(20));
     world.run(5);
     let knob = Knob::default();
@@ -76,7 +76,7 @@ fn a_newcomer_lowers_the_bound_at_once_and_the_view_when_there_is_no_slack() {
 
 #[test]
 fn the_paper_sums_over_all_containers_wherever_they_are() {
-    let mut world = World::new(ViewPolicy::paper(), 12, MEMORY);
+    let mut world = World::new(ViewRules::paper(), 12, MEMORY);
     let slice = world.slice(None, "pods", weight(10_000));
     let pod = world.slice(Some(slice), "pod", quota(1_000));
     let deep = world.container(Some(pod), weight(200), threads(0));
@@ -102,7 +102,7 @@ fn heap(rate: Bytes) -> NodeProgram {
 
 #[test]
 fn effective_memory_grows_from_the_soft_to_the_hard_limit() {
-    let mut world = World::new(ViewPolicy::paper(), 20, MEMORY);
+    let mut world = World::new(ViewRules::paper(), 20, MEMORY);
     let id = world.container(None, elastic(), heap(Bytes::mib(64)));
     assert_eq!(world.view(id).memory, Bytes::gib(15));
     let changes = world.run(600);
@@ -114,7 +114,7 @@ fn effective_memory_grows_from_the_soft_to_the_hard_limit() {
 }
 
 /// Five heaps that grow at `rate`: where they are after a minute, in tenths of a GiB, and how often reclaim threw one back.
-fn five_heaps(policy: ViewPolicy, rate: Bytes) -> (Vec<u64>, usize) {
+fn five_heaps(policy: ViewRules, rate: Bytes) -> (Vec<u64>, usize) {
     let mut world = World::new(policy, 20, MEMORY);
     let ids: Vec<CgroupId> = (0..5).map(|_| world.container(None, elastic(), heap(rate))).collect();
     let changes = world.run(2_500);
@@ -127,17 +127,17 @@ fn five_heaps(policy: ViewPolicy, rate: Bytes) -> (Vec<u64>, usize) {
 
 #[test]
 fn five_of_30_gib_on_128_gib_settle_near_24_without_reclaim() {
-    let (tenths, thrown_back) = five_heaps(ViewPolicy::paper(), Bytes::gib(1));
+    let (tenths, thrown_back) = five_heaps(ViewRules::paper(), Bytes::gib(1));
     assert!(tenths.iter().all(|gib| (235..255).contains(gib)), "{tenths:?}");
     assert_eq!(thrown_back, 0);
 }
 
 #[test]
 fn slow_heaps_are_promised_too_much_unless_promises_are_counted() {
-    let (_, thrown_back) = five_heaps(ViewPolicy::paper(), Bytes::mib(64));
+    let (_, thrown_back) = five_heaps(ViewRules::paper(), Bytes::mib(64));
     assert!(thrown_back > 0, "the paper looks at what is used, not at what was granted");
     for rate in [Bytes::mib(16), Bytes::mib(64), Bytes::gib(1), Bytes::gib(30)] {
-        let (tenths, thrown_back) = five_heaps(ViewPolicy::default(), rate);
+        let (tenths, thrown_back) = five_heaps(ViewRules::default(), rate);
         assert_eq!(thrown_back, 0, "{rate}");
         assert!(tenths.iter().all(|gib| (235..255).contains(gib)), "{rate}: {tenths:?}");
     }
@@ -145,7 +145,7 @@ fn slow_heaps_are_promised_too_much_unless_promises_are_counted() {
 
 #[test]
 fn reclaim_sends_all_containers_back_to_the_soft_limit() {
-    let mut world = World::new(ViewPolicy::paper(), 20, Bytes::gib(64));
+    let mut world = World::new(ViewRules::paper(), 20, Bytes::gib(64));
     let ids: Vec<CgroupId> = (0..2).map(|_| world.container(None, elastic(), heap(Bytes::gib(1)))).collect();
     world.run(500);
     assert!(ids.iter().all(|id| world.view(*id).memory > Bytes::gib(24)));

@@ -10,7 +10,7 @@ use elbowroom_types::sample::{
     CgroupProperties, CgroupSettings, CpuMax, HostEvent, NodeProperties, ReclaimCounters, Tick, Usage,
 };
 use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros, Millicpu};
-use elbowroom_view::rules::{CpuRule, View, ViewChange, ViewDelta, ViewPolicy, ViewTable, cpu, memory};
+use elbowroom_view::rules::{CpuRule, View, ViewChange, ViewDelta, ViewRules, ViewTable, cpu, memory};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -128,19 +128,17 @@ fn hostile_event() -> impl Strategy<Value = HostEvent> {
     prop_oneof![1 => node, 4 => group, 1 => id().prop_map(HostEvent::Gone), 6 => tick]
 }
 
-fn policy() -> impl Strategy<Value = ViewPolicy> {
+fn policy() -> impl Strategy<Value = ViewRules> {
     let rule = prop_oneof![Just(CpuRule::Paper), Just(CpuRule::Waterfill)];
     (rule, any::<[bool; 5]>()).prop_map(
-        |(policy, [hierarchy, cpuset_slack, idle_siblings, memory_promises, reclaimable_memory])| {
-            ViewPolicy {
-                policy,
-                hierarchy,
-                cpuset_slack,
-                idle_siblings,
-                memory_promises,
-                reclaimable_memory,
-                ..ViewPolicy::default()
-            }
+        |(policy, [hierarchy, cpuset_slack, idle_siblings, memory_promises, reclaimable_memory])| ViewRules {
+            cpu: policy,
+            hierarchy,
+            cpuset_slack,
+            idle_siblings,
+            memory_promises,
+            reclaimable_memory,
+            ..ViewRules::default()
         },
     )
 }
@@ -155,7 +153,7 @@ fn specs() -> impl Strategy<Value = Vec<Spec>> {
 }
 
 /// A machine of 8 CPUs and 64 GiB with these programs, three phases of ten ticks each: everything that happened.
-fn live_through(policy: ViewPolicy, specs: &[Spec]) -> World {
+fn live_through(policy: ViewRules, specs: &[Spec]) -> World {
     let mut world = World::new(policy, 8, Bytes::gib(64));
     for (n, (w, quota, pinned, phases)) in specs.iter().copied().enumerate() {
         let parent = (n % 3 == 2).then(|| world.slice(None, "pod", weight(w)));
@@ -181,7 +179,7 @@ fn all_views(views: &ViewTable) -> BTreeMap<CgroupId, View> {
     views.containers().map(|(id, _, view)| (id, *view)).collect()
 }
 
-fn decisions(policy: ViewPolicy, events: &[HostEvent]) -> Vec<ViewChange> {
+fn decisions(policy: ViewRules, events: &[HostEvent]) -> Vec<ViewChange> {
     let mut views = ViewTable::new(policy);
     events.iter().flat_map(|event| views.apply(event)).collect()
 }
@@ -336,7 +334,7 @@ proptest! {
 
     #[test]
     fn the_papers_views_are_its_two_steps_applied_to_all_containers(specs in specs()) {
-        let policy = ViewPolicy::paper();
+        let policy = ViewRules::paper();
         let mut views = ViewTable::new(policy);
         let mut machine = NodeProperties::default();
         let mut last: Option<Tick> = None;
@@ -383,7 +381,7 @@ proptest! {
 
     #[test]
     fn an_idle_container_never_gets_more(policy in policy(), specs in specs()) {
-        let policy = ViewPolicy { idle_siblings: false, ..policy };
+        let policy = ViewRules { idle_siblings: false, ..policy };
         let mut world = World::new(policy, 8, Bytes::gib(64));
         let knob = Knob::new(8);
         let idle = world.container(None, weight(100), knob.follower());
@@ -406,7 +404,7 @@ proptest! {
     fn busy_waterfill_containers_add_up_to_no_more_than_the_machine(
         weights in vec(50u64..400, 1..8), modest in vec(0u32..3, 0..4)
     ) {
-        let mut world = World::new(ViewPolicy { policy: CpuRule::Waterfill, ..ViewPolicy::default() }, 16, Bytes::gib(64));
+        let mut world = World::new(ViewRules { cpu: CpuRule::Waterfill, ..ViewRules::default() }, 16, Bytes::gib(64));
         let busy: Vec<CgroupId> =
             weights.iter().map(|w| world.container(None, weight(*w), Knob::new(64).program())).collect();
         for threads in modest {

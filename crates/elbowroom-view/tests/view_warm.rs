@@ -1,11 +1,11 @@
-//! Effective memory on a machine whose memory is full of page cache: `ViewPolicy::reclaimable_memory`.
+//! Effective memory on a machine whose memory is full of page cache: `ViewRules::reclaimable_memory`.
 
 use crate::world::{World, threads, weight};
 use elbowroom_sim::{NodeProgram, ProgramDemand};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::{CgroupSettings, HostEvent, ReclaimCounters, Tick};
 use elbowroom_types::unit::{Bytes, Limit, Micros};
-use elbowroom_view::rules::{GrowthHold, ViewChange, ViewChangeReason, ViewPolicy};
+use elbowroom_view::rules::{GrowthHold, ViewChange, ViewChangeReason, ViewRules};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -58,7 +58,7 @@ fn run(world: &mut World, warm: bool, ticks: u32) -> Vec<ViewChange> {
 
 #[test]
 fn a_container_grows_on_a_warm_machine_and_not_by_the_paper() {
-    let grown = |policy: ViewPolicy| {
+    let grown = |policy: ViewRules| {
         let mut world = World::new(policy, 4, MEMORY);
         let HostEvent::Node(node) = world.sim.node() else { panic!("a node") };
         assert!(node.low_mark < WARM_FREE && WARM_FREE < node.high_mark);
@@ -66,8 +66,8 @@ fn a_container_grows_on_a_warm_machine_and_not_by_the_paper() {
         run(&mut world, true, 250);
         world.view(id).memory
     };
-    assert!(grown(ViewPolicy::default()) > Bytes::mib(400));
-    assert!(grown(ViewPolicy { reclaimable_memory: false, ..ViewPolicy::default() }) < Bytes::mib(400));
+    assert!(grown(ViewRules::default()) > Bytes::mib(400));
+    assert!(grown(ViewRules { reclaimable_memory: false, ..ViewRules::default() }) < Bytes::mib(400));
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_recording_without_the_field_replays_as_it_was() {
     let text = r#"{"now": 1, "busy": 2, "busy_per_cpu": [], "mem_free": 3, "usage": []}"#;
     let tick: Tick = serde_json::from_str(text).unwrap();
     assert_eq!((tick.mem_available, tick.reclaim), (None, None));
-    let mut world = World::new(ViewPolicy::default(), 4, MEMORY);
+    let mut world = World::new(ViewRules::default(), 4, MEMORY);
     let id = world.container(None, limits(256, 1024), fills(400));
     for _ in 0..250 {
         let tick = tick_without_field(&mut world);
@@ -98,7 +98,7 @@ fn tick_without_field(world: &mut World) -> Tick {
 #[test]
 fn what_others_reserved_is_not_granted() {
     let grown = |reserved: u64| {
-        let mut world = World::new(ViewPolicy::default(), 4, MEMORY);
+        let mut world = World::new(ViewRules::default(), 4, MEMORY);
         let id = world.container(None, limits(256, 2000), fills(2000));
         world.container(None, limits(reserved, 2000), threads(0));
         run(&mut world, true, 1_000);
@@ -130,7 +130,7 @@ fn tick_that_hurts(world: &mut World, hurts: bool, lost: &mut u64) -> Vec<ViewCh
 
 #[test]
 fn a_program_that_keeps_its_memory_is_shown_it_again_once_nothing_hurts() {
-    let mut world = World::new(ViewPolicy::default(), 4, MEMORY);
+    let mut world = World::new(ViewRules::default(), 4, MEMORY);
     let id = world.container(None, limits(256, 1_024), keeps(1_000));
     let mut lost = 0;
     (0..400).for_each(|_| drop(tick_that_hurts(&mut world, false, &mut lost)));
@@ -143,7 +143,7 @@ fn a_program_that_keeps_its_memory_is_shown_it_again_once_nothing_hurts() {
 
 #[test]
 fn a_mark_wears_off_only_while_it_keeps_views_from_growing() {
-    let mut world = World::new(ViewPolicy::default(), 4, MEMORY);
+    let mut world = World::new(ViewRules::default(), 4, MEMORY);
     let id = world.container(None, limits(256, 2_000), fills(2_000));
     let mut lost = 0;
     (0..8).for_each(|_| drop(tick_that_hurts(&mut world, false, &mut lost)));
@@ -171,7 +171,7 @@ fn a_mark_wears_off_only_while_it_keeps_views_from_growing() {
 
 #[test]
 fn reclaim_that_hurts_takes_grants_back_and_nothing_grows_for_a_while() {
-    let mut world = World::new(ViewPolicy::default(), 4, MEMORY);
+    let mut world = World::new(ViewRules::default(), 4, MEMORY);
     let id = world.container(None, limits(256, 1024), fills(1_000));
     let mut lost = 0;
     let mut step = |world: &mut World, hurts| tick_that_hurts(world, hurts, &mut lost);
@@ -191,7 +191,7 @@ fn reclaim_that_hurts_takes_grants_back_and_nothing_grows_for_a_while() {
 
 #[test]
 fn files_that_come_back_take_grants_back_where_the_kernel_does_not_say_that_they_were_in_use() {
-    let mut world = World::new(ViewPolicy::default(), 4, MEMORY);
+    let mut world = World::new(ViewRules::default(), 4, MEMORY);
     let id = world.container(None, limits(256, 1024), fills(1_000));
     let (mut refaulted_files, mut scanned) = (0, 0);
     let mut look = |world: &mut World, pages| {
@@ -242,7 +242,7 @@ impl Looks {
 
 /// A container that thrashes at its limit of 64 MiB, and one that fills 1,000 MiB and has 256 reserved.
 fn beside_a_thrashing_tenant() -> (Looks, CgroupId) {
-    let mut world = World::new(ViewPolicy::default(), 4, MEMORY);
+    let mut world = World::new(ViewRules::default(), 4, MEMORY);
     world.container(None, limits(64, 64), fills(64));
     let id = world.container(None, limits(256, 1024), fills(1_000));
     (Looks { world, reclaim: ReclaimCounters::default() }, id)
@@ -287,7 +287,7 @@ struct Neighbour {
 
 impl Neighbour {
     fn new() -> (Self, CgroupId) {
-        let mut world = World::new(ViewPolicy::default(), 1, MEMORY);
+        let mut world = World::new(ViewRules::default(), 1, MEMORY);
         let id = world.container(None, limits(256, 2_000), fills(2_000));
         let (in_use, reclaim) = (Bytes::mib(512), ReclaimCounters::default());
         (Self { world, in_use, cached: in_use, reclaim, lost: Bytes::ZERO }, id)
@@ -365,7 +365,7 @@ fn memory_that_a_program_gives_back_is_had_at_once_and_files_that_are_not_in_use
 
 #[test]
 fn the_paper_knows_neither_what_could_be_had_nor_what_hurts() {
-    let mut world = World::new(ViewPolicy::paper(), 4, MEMORY);
+    let mut world = World::new(ViewRules::paper(), 4, MEMORY);
     let id = world.container(None, limits(256, 1024), fills(1_000));
     let mut lost = 0;
     for _ in 0..400 {
@@ -388,7 +388,7 @@ proptest! {
         specs in vec((16u64..600, 0u64..1_000, 0u64..1_200), 1..6)
     ) {
         let live = |warm| {
-            let mut world = World::new(ViewPolicy::default(), 4, MEMORY);
+            let mut world = World::new(ViewRules::default(), 4, MEMORY);
             let ids: Vec<CgroupId> = specs
                 .iter()
                 .map(|(soft, more, fill)| world.container(None, limits(*soft, soft + more), fills(*fill)))

@@ -4,7 +4,7 @@ use crate::world::{self, Knob, World, a_thread_per_cpu, by_hand, cpuset, quota, 
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::{CgroupSettings, HostEvent};
 use elbowroom_types::unit::Bytes;
-use elbowroom_view::rules::{CpuRule, ViewChangeReason, ViewPolicy};
+use elbowroom_view::rules::{CpuRule, ViewChangeReason, ViewRules};
 
 /// The `n`th tick as [`world::tick`] has it, but every 48 ms: the rule decides in each.
 fn tick(n: u64, busy: u64, used: &[(u64, u64, u64)]) -> HostEvent {
@@ -14,13 +14,13 @@ fn tick(n: u64, busy: u64, used: &[(u64, u64, u64)]) -> HostEvent {
 
 const MEMORY: Bytes = Bytes::gib(64);
 
-fn waterfill() -> ViewPolicy {
-    ViewPolicy { policy: CpuRule::Waterfill, ..ViewPolicy::default() }
+fn waterfill() -> ViewRules {
+    ViewRules { cpu: CpuRule::Waterfill, ..ViewRules::default() }
 }
 
 #[test]
 fn a_waterfill_is_there_in_two_periods_where_steps_need_dozens() {
-    let grow = |policy: ViewPolicy| {
+    let grow = |policy: ViewRules| {
         let mut world = World::new(policy, 64, MEMORY);
         let ids: Vec<CgroupId> = (0..16)
             .map(|n| world.container(None, weight(100), if n == 0 { a_thread_per_cpu() } else { threads(0) }))
@@ -29,7 +29,7 @@ fn a_waterfill_is_there_in_two_periods_where_steps_need_dozens() {
         world.ticks_until(|w| w.view(ids[0]).cpus == 64)
     };
     assert!(grow(waterfill()) <= 3);
-    assert!(grow(ViewPolicy::paper()) > 50);
+    assert!(grow(ViewRules::paper()) > 50);
 }
 
 #[test]

@@ -91,13 +91,13 @@ pub(crate) enum Verb {
     ///
     /// MORE MEMORY: a container needs more (it misses its objective or waits for memory), is fine, or more will not help it.
     /// ENTITLED: what it may use now, however much its neighbours want. LENT OUT: what others use of that. With -o wide also BY (its
-    /// probe, or what the kernel counts), MINIMUM (its guaranteed minimum, never taken) and PROTECTED (by the kernel, for the agent).
+    /// probe, or what the kernel counts), MINIMUM (never taken from it) and PROTECTED (by the kernel, for the agent).
     /// Why: `elbowroom explain CONTAINER`.
     Memory(TableArgs),
     /// Show what is wrong, and what was within the last hour.
     ///
     /// Overload, starved containers, the doctor's findings, limits taken back.
-    /// Exit status: 0 when nothing is wrong, 1 when something is, 2 error. To tell other programs: `[[hooks]]` in the configuration.
+    /// Exit status: 0 when nothing is wrong, 1 when something is, 2 error. To tell other programs: `[[receivers]]` in the configuration.
     Alerts(TableArgs),
     /// Say how an application is doing, or see what applications say.
     Probe(crate::verbs::probe::ProbeArgs),

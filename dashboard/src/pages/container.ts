@@ -146,7 +146,7 @@ function stands(container: Container): HTMLElement[] {
           ["now", [needs(memory.colour, container.verdict?.status), ` ${memoryState(memory, container.verdict?.status)}`], `by its ${memory.source}`],
           ["uses", `${format.bytes(memory.usage)}, ${format.bytes(memory.reclaimable)} of it can be reclaimed`],
           ["entitled to", entitled(memory.entitlement), "what it would get if it asked now"],
-          ["reserved", `${format.bytes(memory.reserve)}, guaranteed minimum ${format.bytes(memory.floor)}`],
+          ["reserved", `${format.bytes(memory.reservation)}, minimum ${format.bytes(memory.minimum)}`],
           ["lent out", format.bytes(memory.lent)],
           ["protected", `${format.bytes(memory.protected)}${memory.enforced ? "" : " (not in force)"}`],
           ["waits", memory.stall === null ? "not counted here" : `${format.percent(memory.stall)} of the time`],

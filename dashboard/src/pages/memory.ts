@@ -76,7 +76,7 @@ function table(members: Member[], enforced: boolean): Array<HTMLElement | null> 
               h("th", { scope: "row" }, h("a", { href: link("container", container.id) }, h("bdi", {}, nameOf(container)))),
               h("td", {}, needs(status.colour, verdict?.status)),
               h("td.wide", {}, balance(status, most, enforced)),
-              ...[status.usage, status.entitlement, status.lent, status.reserve].map((value, i) => h("td", { "data-number": true, ...(i === 2 && value > 0 ? { "data-strong": true } : {}) }, value === 0 ? h("span.quiet", {}, i === 1 ? entitled(value) : "0") : format.bytes(value))),
+              ...[status.usage, status.entitlement, status.lent, status.reservation].map((value, i) => h("td", { "data-number": true, ...(i === 2 && value > 0 ? { "data-strong": true } : {}) }, value === 0 ? h("span.quiet", {}, i === 1 ? entitled(value) : "0") : format.bytes(value))),
               h("td.quiet", {}, memoryState(status, verdict?.status)),
             ),
           ),

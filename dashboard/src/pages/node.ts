@@ -77,7 +77,7 @@ export function nodePage(): Page {
     warnings.hidden = lasting.length === 0;
     if (lasting.length > 0) warnings.replaceChildren(h("h2", {}, format.plural(lasting.length, "alert")), alerts(lasting));
     if (!status) return;
-    const failing = status.hooks.filter((hook) => hook.failed + hook.dropped > 0);
+    const failing = status.receivers.filter((receiver) => receiver.failed + receiver.dropped > 0);
     const late = status.ticks_missed / Math.max(1, status.ticks + status.ticks_missed);
     agent.list.replaceChildren(
       facts([
@@ -85,8 +85,8 @@ export function nodePage(): Page {
         ["disk governor", governed ? [mode(governed.mode), governed.not_enforced ? ` ${visible(governed.not_enforced)}` : ""] : "–"],
         ["memory governor", report ? [mode(report.mode), report.not_enforced ? ` ${visible(report.not_enforced)}` : ""] : "–"],
         ["updates", [pill(late < 0.01 ? "on time" : `${format.percent(late)} late`, late < 0.01 ? "good" : "warn", `${format.count(status.ticks)} taken, ${format.count(status.ticks_missed)} came too late since the agent began`)]],
-        ["hooks", failing.length > 0 ? [pill(`${failing.length} of ${status.hooks.length} failing`, "warn", failing.map(({ hook }) => visible(hook)).join(", "))] : status.hooks.length ? "delivering" : "none"],
-        ["version", `${visible(status.version)}, senses by ${visible(status.tier)}`],
+        ["receivers", failing.length > 0 ? [pill(`${failing.length} of ${status.receivers.length} failing`, "warn", failing.map(({ receiver }) => visible(receiver)).join(", "))] : status.receivers.length ? "delivering" : "none"],
+        ["version", `${visible(status.version)}, senses by ${visible(status.source)}`],
       ]),
     );
   };

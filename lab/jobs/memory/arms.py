@@ -43,7 +43,7 @@ def settings(arm, containers):
 
 
 def claim(container):
-    return f"""{{ container = "{container['id']}", memory = {{ reserve = "{container['right_mib']}MiB" }} }}"""
+    return f"""{{ container = "{container['id']}", memory = {{ reservation = "{container['right_mib']}MiB" }} }}"""
 
 
 def probe(kind, container):

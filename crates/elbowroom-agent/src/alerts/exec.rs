@@ -1,6 +1,6 @@
-//! A hook that is a program.
+//! A receiver that is a program.
 
-use super::{AlertNotice, HookError, STOP_TIMEOUT, StopFlag, first_ready};
+use super::{AlertNotice, DeliveryError, STOP_TIMEOUT, StopFlag, first_ready};
 use elbowroom_linux::signal;
 use elbowroom_types::unit::Micros;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -19,24 +19,28 @@ pub(super) fn run(
     notice: &AlertNotice,
     timeout: Micros,
     stop: &StopFlag,
-) -> Result<(), HookError> {
-    let (program, args) = exec.split_first().expect("a hook without a program was refused");
+) -> Result<(), DeliveryError> {
+    let (program, args) = exec.split_first().expect("a receiver without a program was refused");
     let mut command = Command::new(program);
     command.args(args).envs(environment(notice)).current_dir("/").process_group(0);
-    command.stdin(notice_file(notice).map_err(HookError::Start)?);
+    command.stdin(notice_file(notice).map_err(DeliveryError::Start)?);
     command.stdout(std::io::stderr()).stderr(Stdio::inherit());
-    let mut child = signal::unblock_in_child(&mut command).spawn().map_err(HookError::Start)?;
+    let mut child = signal::unblock_in_child(&mut command).spawn().map_err(DeliveryError::Start)?;
     let pid = Pid::from_child(&child);
     // The agent may be protected from the OOM killer; what it starts for others is not.
     let _ = fs::write(format!("/proc/{}/oom_score_adj", pid.as_raw_nonzero()), "0");
     let status = match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) if exits_in_time(&pidfd, timeout, stop) => child.wait().map_err(HookError::Start)?,
+        Ok(pidfd) if exits_in_time(&pidfd, timeout, stop) => child.wait().map_err(DeliveryError::Start)?,
         _ => {
             kill_group(&mut child, pid);
-            return Err(if stop.is_set() { HookError::Stopping } else { HookError::Timeout(timeout) });
+            return Err(if stop.is_set() {
+                DeliveryError::Stopping
+            } else {
+                DeliveryError::Timeout(timeout)
+            });
         }
     };
-    if status.success() { Ok(()) } else { Err(HookError::Status(status)) }
+    if status.success() { Ok(()) } else { Err(DeliveryError::Status(status)) }
 }
 
 /// The alert as JSON, in a memory file: the agent does not wait for the program to read it, however long the names in it are.

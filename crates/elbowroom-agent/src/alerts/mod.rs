@@ -1,7 +1,7 @@
 //! Tells people of alerts: starts programs, posts to addresses and writes to systemd's journal, on threads of their own.
 //!
 //! One thread per addressee, one delivery at a time, in the order of the alerts: no addressee hears of an end before the beginning. The
-//! queue before it is short, and what does not fit is dropped and counted: a hook that hangs costs its own alerts and nothing
+//! queue before it is short, and what does not fit is dropped and counted: a receiver that hangs costs its own alerts and nothing
 //! else. How often an addressee is told at all is decided by its [`Outbox`].
 
 mod alertmanager;
@@ -10,14 +10,14 @@ pub(crate) mod journald;
 pub(crate) mod settings;
 mod webhook;
 
-use elbowroom_client::api::{AlertView, HookStatus};
+use elbowroom_client::api::{AlertView, ReceiverStatus};
 use elbowroom_govern::alert::outbox::Outbox;
 use elbowroom_types::alert::Alert;
 use elbowroom_types::unit::Micros;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Access, access};
 use serde::Serialize;
-use settings::{AlertSettings, HookSettings, WebhookFormat};
+use settings::{AlertSettings, ReceiverSettings, WebhookFormat};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// Alerts that may wait for one hook.
+/// Alerts that may wait for one receiver.
 const QUEUE_CAPACITY: usize = 64;
 /// How long a stop waits for deliveries that are under way, before programs are killed and posts are left.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -34,7 +34,7 @@ const END_RESEND_TIME: Micros = Micros::secs(300);
 /// Most ends that it is told again of.
 const MAX_ENDED: usize = 256;
 
-/// What a hook is told: the alert, and what it takes to understand it elsewhere.
+/// What a receiver is told: the alert, and what it takes to understand it elsewhere.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct AlertNotice {
     /// `began` or `ended`.
@@ -47,9 +47,9 @@ pub(crate) struct AlertNotice {
     pub(crate) alert: AlertView,
 }
 
-/// Why a hook was not told.
+/// Why a receiver was not told.
 #[derive(Debug, thiserror::Error)]
-enum HookError {
+enum DeliveryError {
     #[error("cannot be started: {0}")]
     Start(std::io::Error),
     #[error("ended with {0}")]
@@ -64,9 +64,9 @@ enum HookError {
     Stopping,
 }
 
-/// The hooks at work.
+/// The receivers at work.
 #[derive(Default)]
-pub(crate) struct HookDispatcher {
+pub(crate) struct ReceiverDispatcher {
     workers: Vec<DeliveryWorker>,
     stop: Option<Arc<StopFlag>>,
 }
@@ -74,7 +74,7 @@ pub(crate) struct HookDispatcher {
 /// The addressees.
 #[derive(Clone, Debug)]
 enum AlertSink {
-    Hook(HookSettings),
+    Receiver(ReceiverSettings),
     Journal,
 }
 
@@ -107,14 +107,14 @@ struct DeliveryCounts {
 impl AlertSink {
     fn name(&self) -> String {
         match self {
-            Self::Hook(hook) => hook.name(),
+            Self::Receiver(receiver) => receiver.name(),
             Self::Journal => "journald".to_owned(),
         }
     }
 
     fn accepts(&self, alert: &Alert) -> bool {
         match self {
-            Self::Hook(hook) => hook.accepts(alert),
+            Self::Receiver(receiver) => receiver.accepts(alert),
             Self::Journal => true,
         }
     }
@@ -122,16 +122,18 @@ impl AlertSink {
     /// How often it is told everything, where it is.
     const fn resend_interval(&self) -> Option<Micros> {
         match self {
-            Self::Hook(HookSettings { format: WebhookFormat::Alertmanager, resend, .. }) => Some(*resend),
-            Self::Hook(_) | Self::Journal => None,
+            Self::Receiver(ReceiverSettings { format: WebhookFormat::Alertmanager, resend, .. }) => {
+                Some(*resend)
+            }
+            Self::Receiver(_) | Self::Journal => None,
         }
     }
 }
 
-impl HookDispatcher {
+impl ReceiverDispatcher {
     /// Starts a thread per addressee. A program that cannot be started is a warning, for it may still come.
-    pub(crate) fn start(hooks: &[HookSettings], settings: &AlertSettings) -> std::io::Result<Self> {
-        let mut addressees: Vec<AlertSink> = hooks.iter().cloned().map(AlertSink::Hook).collect();
+    pub(crate) fn start(receivers: &[ReceiverSettings], settings: &AlertSettings) -> std::io::Result<Self> {
+        let mut addressees: Vec<AlertSink> = receivers.iter().cloned().map(AlertSink::Receiver).collect();
         addressees.extend(settings.journald.then_some(AlertSink::Journal));
         if addressees.is_empty() {
             return Ok(Self::default());
@@ -140,15 +142,15 @@ impl HookDispatcher {
         let mut workers = Vec::new();
         for addressee in addressees {
             let name = addressee.name();
-            if let AlertSink::Hook(hook) = &addressee
-                && let [program, ..] = &hook.exec[..]
+            if let AlertSink::Receiver(receiver) = &addressee
+                && let [program, ..] = &receiver.exec[..]
                 && let Err(error) = access(program, Access::EXEC_OK)
             {
-                tracing::warn!(hook = name, %error, because = "it cannot be started now", "hook");
+                tracing::warn!(receiver = name, %error, because = "it cannot be started now", "receiver");
             }
             let (queue, mail) = mpsc::sync_channel(QUEUE_CAPACITY);
             let counts = Arc::new(DeliveryCounts::default());
-            let thread = std::thread::Builder::new().name("hook".into()).spawn({
+            let thread = std::thread::Builder::new().name("receiver".into()).spawn({
                 let (addressee, name, counts, stop) =
                     (addressee.clone(), name.clone(), counts.clone(), stop.clone());
                 move || delivery_loop(&addressee, &name, &mail, &counts, &stop)
@@ -191,9 +193,9 @@ impl HookDispatcher {
     }
 
     /// What became of what was told.
-    pub(crate) fn status(&self) -> Vec<HookStatus> {
-        let status = |worker: &DeliveryWorker| HookStatus {
-            hook: worker.name.clone(),
+    pub(crate) fn status(&self) -> Vec<ReceiverStatus> {
+        let status = |worker: &DeliveryWorker| ReceiverStatus {
+            receiver: worker.name.clone(),
             delivered: worker.counts.delivered.load(Ordering::Relaxed),
             failed: worker.counts.failed.load(Ordering::Relaxed),
             dropped: worker.counts.dropped.load(Ordering::Relaxed),
@@ -223,10 +225,10 @@ impl DeliveryWorker {
         {
             let dropped = self.counts.dropped.load(Ordering::Relaxed);
             tracing::warn!(
-                hook = self.name,
+                receiver = self.name,
                 dropped,
                 because = "it is slower than alerts come",
-                "alert not given to a hook"
+                "alert not given to a receiver"
             );
         }
     }
@@ -286,37 +288,38 @@ fn delivery_loop(
         match deliver_one(addressee, &mail, stop) {
             Ok(()) => {
                 counts.delivered.fetch_add(1, Ordering::Relaxed);
-                tracing::debug!(hook = name, what = mail.summary(), "alert given to a hook");
+                tracing::debug!(receiver = name, what = mail.summary(), "alert given to a receiver");
             }
             Err(error) => {
                 counts.failed.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(hook = name, what = mail.summary(), because = %error, "alert not given to a hook");
+                tracing::warn!(receiver = name, what = mail.summary(), because = %error, "alert not given to a receiver");
             }
         }
     }
 }
 
-fn deliver_one(addressee: &AlertSink, mail: &AlertDelivery, stop: &StopFlag) -> Result<(), HookError> {
+fn deliver_one(addressee: &AlertSink, mail: &AlertDelivery, stop: &StopFlag) -> Result<(), DeliveryError> {
     let body = |notice: &AlertNotice| serde_json::to_vec(notice).expect("a notice is numbers and text");
     match (addressee, mail) {
         (AlertSink::Journal, AlertDelivery::One(notice)) => {
-            journald::send(Path::new(journald::SOCKET), notice).map_err(HookError::Journal)
-        }
-        (AlertSink::Hook(HookSettings { webhook: Some(url), timeout, .. }), AlertDelivery::One(notice)) => {
-            webhook::post(url, &body(notice), *timeout, stop)
-        }
-        (AlertSink::Hook(hook), AlertDelivery::One(notice)) => {
-            exec::run(&hook.exec, notice, hook.timeout, stop)
+            journald::send(Path::new(journald::SOCKET), notice).map_err(DeliveryError::Journal)
         }
         (
-            AlertSink::Hook(HookSettings { webhook: Some(url), timeout, resend, link, .. }),
+            AlertSink::Receiver(ReceiverSettings { webhook: Some(url), timeout, .. }),
+            AlertDelivery::One(notice),
+        ) => webhook::post(url, &body(notice), *timeout, stop),
+        (AlertSink::Receiver(receiver), AlertDelivery::One(notice)) => {
+            exec::run(&receiver.exec, notice, receiver.timeout, stop)
+        }
+        (
+            AlertSink::Receiver(ReceiverSettings { webhook: Some(url), timeout, resend, link, .. }),
             AlertDelivery::All(notices),
         ) => {
             let body =
                 alertmanager::body(notices, elbowroom_linux::timer::unix_ms(), *resend, link.as_deref());
             webhook::post(&alertmanager::alerts_url(url), &body, *timeout, stop)
         }
-        (AlertSink::Hook(_) | AlertSink::Journal, AlertDelivery::All(_)) => Ok(()),
+        (AlertSink::Receiver(_) | AlertSink::Journal, AlertDelivery::All(_)) => Ok(()),
     }
 }
 

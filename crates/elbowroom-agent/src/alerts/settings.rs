@@ -1,4 +1,4 @@
-//! `[alerts]` and `[[hooks]]` of the configuration: where alerts go, and how often.
+//! `[alerts]` and `[[receivers]]` of the configuration: where alerts go, and how often.
 
 use crate::http_client::shown_address;
 use anyhow::{Context, Result, bail, ensure};
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use ureq::http::Uri;
 
-/// Most hooks: each has a thread of its own.
-const MAX_HOOKS: usize = 16;
+/// Most receivers: each has a thread of its own.
+const MAX_RECEIVERS: usize = 16;
 
-/// How often people are told, and by what besides hooks.
+/// How often people are told, and by what besides receivers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AlertSettings {
@@ -69,7 +69,7 @@ pub enum WebhookFormat {
 /// One entry: a program to start, or an address to post to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct HookSettings {
+pub struct ReceiverSettings {
     /// Program and arguments; the alert is JSON on its standard input, and words in its environment.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exec: Vec<String>,
@@ -94,7 +94,7 @@ pub struct HookSettings {
     pub timeout: Micros,
 }
 
-impl Default for HookSettings {
+impl Default for ReceiverSettings {
     fn default() -> Self {
         Self {
             exec: Vec::new(),
@@ -113,7 +113,7 @@ fn is_default(format: &WebhookFormat) -> bool {
     *format == WebhookFormat::default()
 }
 
-impl HookSettings {
+impl ReceiverSettings {
     /// Whether it is to be told of an alert.
     pub(crate) fn accepts(&self, alert: &Alert) -> bool {
         (self.kinds.is_empty() || self.kinds.contains(&alert.kind)) && alert.severity >= self.severity
@@ -129,26 +129,34 @@ impl HookSettings {
     }
 }
 
-/// Refuses hooks that can never work.
-pub(crate) fn validate(hooks: &[HookSettings]) -> Result<()> {
-    ensure!(hooks.len() <= MAX_HOOKS, "hooks: {} of them: at most {MAX_HOOKS}", hooks.len());
-    for (n, hook) in hooks.iter().enumerate() {
-        validate_one(hook).with_context(|| format!("hooks, entry {}", n + 1))?;
+/// Refuses receivers that can never work.
+pub(crate) fn validate(receivers: &[ReceiverSettings]) -> Result<()> {
+    ensure!(
+        receivers.len() <= MAX_RECEIVERS,
+        "receivers: {} of them: at most {MAX_RECEIVERS}",
+        receivers.len()
+    );
+    for (n, receiver) in receivers.iter().enumerate() {
+        validate_one(receiver).with_context(|| format!("receivers, entry {}", n + 1))?;
     }
     Ok(())
 }
 
-fn validate_one(hook: &HookSettings) -> Result<()> {
+fn validate_one(receiver: &ReceiverSettings) -> Result<()> {
     ensure!(
-        hook.timeout >= Micros::millis(100),
+        receiver.timeout >= Micros::millis(100),
         "timeout: \"{}\" is too short: at least \"100ms\"",
-        hook.timeout
+        receiver.timeout
     );
-    ensure!(hook.resend >= Micros::secs(1), "resend: \"{}\" is too short: at least \"1s\"", hook.resend);
-    match (&hook.exec[..], &hook.webhook) {
+    ensure!(
+        receiver.resend >= Micros::secs(1),
+        "resend: \"{}\" is too short: at least \"1s\"",
+        receiver.resend
+    );
+    match (&receiver.exec[..], &receiver.webhook) {
         ([program, ..], None) => {
             ensure!(
-                hook.format == WebhookFormat::Elbowroom,
+                receiver.format == WebhookFormat::Elbowroom,
                 "format: only what is posted has one: give webhook"
             );
             ensure!(

@@ -1,6 +1,6 @@
-//! A hook that is an address.
+//! A receiver that is an address.
 
-use super::{HookError, StopFlag};
+use super::{DeliveryError, StopFlag};
 use crate::http_client;
 use elbowroom_types::unit::Micros;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 const RETRY_DELAYS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(16)];
 
 /// Posts JSON; answers that say "later", and no answer, are tried again.
-pub(super) fn post(url: &str, body: &[u8], timeout: Micros, stop: &StopFlag) -> Result<(), HookError> {
+pub(super) fn post(url: &str, body: &[u8], timeout: Micros, stop: &StopFlag) -> Result<(), DeliveryError> {
     let mut pauses = RETRY_DELAYS.into_iter();
     loop {
         let error = match post_once(url, body, Duration::from_micros(timeout.get())) {
@@ -19,7 +19,7 @@ pub(super) fn post(url: &str, body: &[u8], timeout: Micros, stop: &StopFlag) -> 
         match pauses.next() {
             Some(pause) if is_transient(&error) => {
                 if stop.wait(pause) {
-                    return Err(HookError::Stopping);
+                    return Err(DeliveryError::Stopping);
                 }
             }
             _ => return Err(error.into()),

@@ -111,7 +111,7 @@ impl ContainerSettings {
         let plan = LaunchPlan::new(&container.labels, self.attach, self.env);
         match self.view_refusal(container) {
             _ if self.excludes(container) => LaunchPlan::default(),
-            Some(_) => LaunchPlan { surfaces: plan.surfaces.without_views(), ..LaunchPlan::default() },
+            Some(_) => LaunchPlan { injections: plan.injections.without_views(), ..LaunchPlan::default() },
             None => plan,
         }
     }

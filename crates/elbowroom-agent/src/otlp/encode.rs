@@ -135,10 +135,10 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "elbowroom_info [] gauge 0..2000000 tier=files,version=9.9 1",
+                "elbowroom_info [] gauge 0..2000000 source=files,version=9.9 1",
                 "elbowroom_ticks_total [] sum 1000000..2000000  7",
-                "elbowroom_cpu_used_seconds_total [s] sum 0..2000000 id=0123,name=web 0.5",
-                "elbowroom_memory_lent_bytes [By] gauge 0..2000000 id=0123,name= 0",
+                "elbowroom_container_cpu_used_seconds_total [s] sum 0..2000000 id=0123,name=web 0.5",
+                "elbowroom_container_memory_lent_bytes [By] gauge 0..2000000 id=0123,name= 0",
                 "elbowroom_container_disk_bytes_per_second [] gauge 0..2000000 disk=sda,id=0123,name=,op=read 1",
             ]
         );

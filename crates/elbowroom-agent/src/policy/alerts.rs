@@ -1,14 +1,14 @@
 //! Everything that is wrong, of every source: governors, the doctor, the guard of leases, and the look at the node as a whole.
 //!
-//! Everything here runs on the owner's thread and waits for nothing: hooks have threads of their own, and the doctor is another
+//! Everything here runs on the policy loop's thread and waits for nothing: receivers have threads of their own, and the doctor is another
 //! process ([`super::doctor`]).
 
 use super::doctor::DoctorRun;
 use super::names::NameRegistry;
-use crate::alerts::HookDispatcher;
+use crate::alerts::ReceiverDispatcher;
 use crate::config::{AgentConfig, ContainerSettings};
 use anyhow::{Context, Result};
-use elbowroom_client::api::{AlertView, AlertsReport, FindingsReport, HookStatus};
+use elbowroom_client::api::{AlertView, AlertsReport, FindingsReport, ReceiverStatus};
 use elbowroom_doctor::checks::is_harmful;
 use elbowroom_govern::alert::conditions::Conditions;
 use elbowroom_govern::alert::outbox::Outbox;
@@ -39,7 +39,7 @@ const MAX_EVIDENCE_LINES: usize = 16;
 pub(super) struct AlertDispatcher {
     register: AlertRegistry,
     log: Outbox,
-    hooks: HookDispatcher,
+    receivers: ReceiverDispatcher,
     overload: OverloadDetector,
     findings: DoctorFindings,
     root: Root,
@@ -57,7 +57,8 @@ impl AlertDispatcher {
         Ok(Self {
             register: AlertRegistry::default(),
             log: Outbox::new(config.alerts.outbox_rule()),
-            hooks: HookDispatcher::start(&config.hooks, &config.alerts).context("starting hooks")?,
+            receivers: ReceiverDispatcher::start(&config.receivers, &config.alerts)
+                .context("starting receivers")?,
             overload: OverloadDetector::default(),
             findings: DoctorFindings::new(config),
             root: Root::at(Path::new("/"))?,
@@ -80,7 +81,7 @@ impl AlertDispatcher {
     /// Takes a beginning or an end.
     pub(super) fn record(&mut self, alert: Alert) {
         self.log.apply(&alert);
-        self.hooks.apply(&alert);
+        self.receivers.apply(&alert);
         self.register.record(alert);
     }
 
@@ -133,13 +134,13 @@ impl AlertDispatcher {
     pub(super) fn deliver(&mut self, now: Micros) {
         for alert in self.register.expire(now) {
             self.log.apply(&alert);
-            self.hooks.apply(&alert);
+            self.receivers.apply(&alert);
         }
         for alert in self.log.due(now) {
             log_alert(&self.view_of(alert));
         }
         let names = &self.names;
-        self.hooks.dispatch_due(now, |alert| alert_view(alert, names));
+        self.receivers.dispatch_due(now, |alert| alert_view(alert, names));
     }
 
     /// Answer to `Request::Alerts`.
@@ -157,14 +158,14 @@ impl AlertDispatcher {
         self.findings.report.clone()
     }
 
-    /// Whether notifications reached each hook.
-    pub(super) fn hooks(&self) -> Vec<HookStatus> {
-        self.hooks.status()
+    /// Whether notifications reached each receiver.
+    pub(super) fn receivers(&self) -> Vec<ReceiverStatus> {
+        self.receivers.status()
     }
 
-    /// Ends the threads of hooks.
+    /// Ends the threads of receivers.
     pub(super) fn stop(&mut self) {
-        self.hooks.stop();
+        self.receivers.stop();
     }
 
     /// An alert with the names of what it is about.
@@ -174,12 +175,12 @@ impl AlertDispatcher {
 
     fn publish_transition(&mut self, alert: Alert, now: Micros) {
         self.log.apply(&alert);
-        self.hooks.apply(&alert);
+        self.receivers.apply(&alert);
         self.register.record_transient(alert, now);
     }
 }
 
-/// What the owner knows when the node is checked.
+/// What the policy loop knows when the node is checked.
 #[derive(Default)]
 pub(super) struct NodeObservation {
     /// CPU time used by the machine since it started.

@@ -1,4 +1,4 @@
-//! Mounting views into containers, and out of them again: what the owner wants of the mounter, and what came of it.
+//! Mounting views into containers, and out of them again: what the policy loop wants of the mounter, and what came of it.
 
 use super::facts::apply_start_time;
 use super::log_change;

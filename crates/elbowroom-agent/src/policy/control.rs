@@ -28,7 +28,7 @@ const MAX_CONNECTIONS: usize = 256;
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(20);
 /// How long a connection that is refused keeps its place, of which there are a few.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(10);
-/// How long the owner may take; it answers in microseconds unless it waits for a mount.
+/// How long the policy loop may take; it answers in microseconds unless it waits for a mount.
 const POLICY_TIMEOUT: Duration = Duration::from_secs(15);
 /// The same for the API server: one for its snapshots, and those for single containers.
 const MAX_API_CONNECTIONS: usize = 4;

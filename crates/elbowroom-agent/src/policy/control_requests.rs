@@ -1,4 +1,4 @@
-//! What the owner answers to requests on the control socket.
+//! What the policy loop answers to requests on the control socket.
 
 use super::managed_container::{AttachState, DETACH_FAILED};
 use super::mounter::MountWaiter;
@@ -67,7 +67,7 @@ impl PolicyLoop {
             ControlRequest::Launch(container) => ControlResponse::Launch(self.config.launch_grant(container)),
             ControlRequest::Label(labelling) => {
                 let name = labelling.container.clone();
-                self.change_labels(&name, |owner, id| owner.label(id, labelling))
+                self.change_labels(&name, |policy_loop, id| policy_loop.label(id, labelling))
             }
             ControlRequest::Unlabel(name) => self.change_labels(&name, Self::unlabel),
             ControlRequest::Probe { container, record } => {
@@ -94,7 +94,7 @@ impl PolicyLoop {
             })),
             // Answered before it comes here: nothing on this thread reads a disk, or a list that is as long as a container likes.
             ControlRequest::Profiles | ControlRequest::Profile(_) | ControlRequest::Network(_) => {
-                ControlResponse::Error("profiles and networks are not the owner's affair".into())
+                ControlResponse::Error("profiles and networks are not the policy_loop's affair".into())
             }
         };
         let _ = answer.send(response);
@@ -239,7 +239,7 @@ impl PolicyLoop {
             path: group.path.clone(),
             attached,
             attach_note,
-            late_usec: managed.view_delay.map(Micros::get),
+            view_delay_usec: managed.view_delay.map(Micros::get),
             missing,
             view_dir: self.view_dir(id),
             view: *view,
@@ -262,7 +262,7 @@ impl PolicyLoop {
         let id = self.find(name)?;
         let record = record.check().map_err(|error| error.to_string());
         if let Some(heard) = self.probes.accept_record(id, record, timer::now())? {
-            self.apply(&[HostEvent::Heard(heard)]);
+            self.apply(&[HostEvent::Probe(heard)]);
         }
         self.describe_or_gone(id, name)
     }
@@ -314,7 +314,7 @@ impl PolicyLoop {
             },
             run_dir: self.run_dir.clone(),
             config: self.config.file.clone(),
-            tier: self.sensor.tier().name().to_owned(),
+            source: self.sensor.source().name().to_owned(),
             containers: self.containers.len(),
             attached: self
                 .containers
@@ -326,7 +326,7 @@ impl PolicyLoop {
             cpu_usec: process::own_cpu_time().get(),
             disk: self.disk.status(),
             memory: self.memory.status(),
-            hooks: self.alerts.hooks(),
+            receivers: self.alerts.receivers(),
             otlp: self.otlp.as_ref().map(|counts| counts.status()),
         }
     }

@@ -1,6 +1,6 @@
 //! The disk governor at work: decisions of [`DiskGovernor`] become limits, alerts and answers.
 //!
-//! Everything here runs on the owner's thread and waits for nothing. A [`Limiter`] of its own puts limits on, and
+//! Everything here runs on the policy loop's thread and waits for nothing. A [`Limiter`] of its own puts limits on, and
 //! [`DiskCapacityStore`] writes capacities. The outcome of a limit comes back as [`HostEvent::IoLimits`] and goes through the governor like
 //! every other event, so a recording of its events replays to the same decisions.
 
@@ -302,7 +302,7 @@ impl DiskEnforcer {
         }
     }
 
-    /// The chores of one of the owner's ticks.
+    /// The chores of one of the policy loop's ticks.
     pub(super) fn tick(&mut self, now: Micros) {
         for beating in self.limiters.all() {
             if now >= beating.heartbeat_at && !beating.heartbeat_pending {

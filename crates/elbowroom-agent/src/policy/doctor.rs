@@ -1,7 +1,7 @@
 //! Has the doctor look at the host now and then: `elbowroom doctor`, as a process of its own.
 //!
-//! A process rather than a thread, because it walks every cgroup. Its memory is freed when it ends, its reads cannot delay the owner by a
-//! lock of the allocator, and the kernel may give it only idle time.
+//! A process rather than a thread, because it walks every cgroup. Its memory is freed when it ends, its reads cannot delay the policy loop
+//! by a lock of the allocator, and the kernel may give it only idle time.
 
 use super::{Mailbox, PolicyMessage};
 use elbowroom_linux::bounded;

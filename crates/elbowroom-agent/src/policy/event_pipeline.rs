@@ -7,8 +7,8 @@
 //! limits of memory and disks, and adds the labels that count. Views see the result. Governors see it after
 //! [`EventPipeline::for_governors`], where a container that is excluded is one of the host's own services.
 //!
-//! What stays true: there is no other way from an event to views and governors ([`PolicyLoop::apply`] is the only caller), and the
-//! pipeline decides nothing.
+//! What stays true: [`PolicyLoop::apply`] is the only caller, so there is no other way from an event to views and governors, and the
+//! pipeline decides nothing. Beside events, the disk governor glances at `/proc/diskstats`: of whole disks, which no overlay concerns.
 //!
 //! [`PolicyLoop::apply`]: super::policy_loop::PolicyLoop::apply
 
@@ -51,6 +51,14 @@ impl EventPipeline {
     /// The same event as governors may know it.
     pub(super) fn for_governors<'a>(&self, resolved: &'a HostEvent) -> Cow<'a, HostEvent> {
         self.containers.mask_ungoverned(resolved)
+    }
+
+    /// What governors are told of a container that is theirs no longer and lives on. Its limits count as the user's again.
+    pub(super) fn leaves_governors(&mut self, id: CgroupId) -> HostEvent {
+        let gone = HostEvent::Gone(id);
+        self.memory_limits.apply(&gone);
+        self.io_limits.remove_group(id);
+        gone
     }
 
     /// The group of an event that governors must not know as a container: by a label, by its name, or because it is none.

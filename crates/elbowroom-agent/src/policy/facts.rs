@@ -103,7 +103,7 @@ mod tests {
     use elbowroom_types::label::ContainerLabels;
     use elbowroom_types::psi::{Pressure, Stall};
     use elbowroom_types::sample::{CgroupProperties, HostEvent, NodeProperties};
-    use elbowroom_view::rules::{ViewPolicy, ViewTable};
+    use elbowroom_view::rules::{ViewRules, ViewTable};
 
     fn set(list: &str) -> CpuSet {
         list.parse().unwrap()
@@ -149,7 +149,7 @@ mod tests {
             CgroupSettings { swap_max: Some(Limit::At(Bytes::mib(7))), ..CgroupSettings::default() };
         let pod = group(1, limits);
         limits = CgroupSettings { swap_max: Some(Limit::Max), mems: Some(set("1")), ..limits };
-        let mut views = ViewTable::new(ViewPolicy::default());
+        let mut views = ViewTable::new(ViewRules::default());
         views.apply_all(&[HostEvent::Node(node), pod, group(2, limits)]);
         let mut facts = ContainerSnapshot::EMPTY;
         apply_view(&mut facts, views.get(CgroupId(2)).unwrap(), &limits, limits.mems, &Numa::default());

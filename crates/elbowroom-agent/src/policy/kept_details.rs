@@ -21,7 +21,7 @@ pub(super) struct KeptDetails {
 impl KeptDetails {
     /// Whether they are as they would be read `now` of a container that has `used` so much; for `ttl` at most, as the kernel may do
     /// something by itself.
-    pub(super) fn hold(&self, now: Micros, used: &Usage, ttl: Micros) -> bool {
+    pub(super) fn are_current(&self, now: Micros, used: &Usage, ttl: Micros) -> bool {
         self.read.saturating_sub(self.alike_since) >= SETTLED_AFTER
             && self.used == *used
             && used.known_cpu().is_some()
@@ -61,18 +61,18 @@ mod tests {
     fn what_was_read_alike_holds_until_something_is_used() {
         let mut kept = KeptDetails::default();
         let at = Micros::secs;
-        assert!(!kept.hold(at(1), &Usage::default(), TTL), "nothing was read");
+        assert!(!kept.are_current(at(1), &Usage::default(), TTL), "nothing was read");
         kept.update(at(1), used(5), details(3));
         kept.update(at(2), used(5), details(3));
-        assert!(!kept.hold(at(3), &used(5), TTL), "read alike, too soon");
+        assert!(!kept.are_current(at(3), &used(5), TTL), "read alike, too soon");
         kept.update(at(4), used(5), details(3));
-        assert!(kept.hold(at(4), &used(5), TTL));
+        assert!(kept.are_current(at(4), &used(5), TTL));
         assert_eq!(kept.last(), Some(&details(3)));
-        assert!(!kept.hold(at(4), &used(6), TTL), "it ran");
+        assert!(!kept.are_current(at(4), &used(6), TTL), "it ran");
         let grown = Usage { memory: Bytes::mib(8), ..used(5) };
-        assert!(!kept.hold(at(4), &grown, TTL), "memory came");
-        assert!(!kept.hold(at(34), &used(5), TTL), "too long ago");
+        assert!(!kept.are_current(at(4), &grown, TTL), "memory came");
+        assert!(!kept.are_current(at(34), &used(5), TTL), "too long ago");
         kept.update(at(34), used(5), details(2));
-        assert!(!kept.hold(at(35), &used(5), TTL), "it moved by itself");
+        assert!(!kept.are_current(at(35), &used(5), TTL), "it moved by itself");
     }
 }

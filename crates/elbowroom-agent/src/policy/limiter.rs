@@ -1,9 +1,10 @@
 //! Puts limits on containers and takes memory from them, on threads of their own. The kernel may let a write wait until a slow disk has
-//! emptied its queue (`blk_mq_freeze_queue`), and a limit's record must be durable before the limit is set. The owner waits for neither.
+//! emptied its queue (`blk_mq_freeze_queue`), and a limit's record must be durable before the limit is set. The policy loop waits for
+//! neither.
 //!
 //! There are two: one for memory, one for disks. A reclaim takes up to half a second, and a burst on a disk is to be answered sooner.
-//! Each holds leases of its own, and says that it works only when the owner says so too: when either hangs, the guard takes its limits
-//! off.
+//! Each holds leases of its own, and says that it works only when the policy loop says so too: when either hangs, the guard takes its
+//! limits off.
 
 use super::{Mailbox, PolicyMessage};
 use anyhow::{Context, Result};
@@ -68,7 +69,7 @@ impl LimiterJob {
     }
 }
 
-/// What the thread tells the owner.
+/// What the thread tells the policy loop.
 pub(super) enum LimiterReply {
     /// What came of a limit.
     Limits(IoLimits),
@@ -105,7 +106,7 @@ impl LimiterKind {
     }
 }
 
-/// The thread, as the owner sees it. Nothing here waits but [`Limiter::stop`].
+/// The thread, as the policy loop sees it. Nothing here waits but [`Limiter::stop`].
 #[derive(Clone)]
 pub(super) struct Limiter {
     jobs: mpsc::Sender<LimiterJob>,
@@ -156,7 +157,7 @@ impl Limiter {
         let _ = self.jobs.send(LimiterJob::Forget(group));
     }
 
-    /// Says that the owner works; the answer is a [`LimiterReply::Heartbeat`].
+    /// Says that the policy loop works; the answer is a [`LimiterReply::Heartbeat`].
     pub(super) fn heartbeat(&self) {
         let _ = self.jobs.send(LimiterJob::Heartbeat);
     }
@@ -340,7 +341,7 @@ impl LimiterWorker {
                 let user = self.actuator.user_limits(&self.leases, &path);
                 self.mailbox.send(PolicyMessage::Limiter(LimiterReply::Memory(done, user)));
             }
-            // All are taken away at once, and the owner must know that nothing is in force.
+            // All are taken away at once, and the policy loop must know that nothing is in force.
             for (_, limits) in self.applied.values_mut().filter(|(_, limits)| limits.ours != IoMax::MAX) {
                 limits.ours = IoMax::MAX;
                 self.mailbox.send(PolicyMessage::Limiter(LimiterReply::Limits(*limits)));

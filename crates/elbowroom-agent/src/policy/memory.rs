@@ -1,6 +1,6 @@
 //! The memory governor at work: decisions of [`MemoryGovernor`] become protection, reclaim, alerts and smaller views.
 //!
-//! Everything here runs on the owner's thread and waits for nothing. The limiter does the writes. Their outcome comes back as
+//! Everything here runs on the policy loop's thread and waits for nothing. The limiter does the writes. Their outcome comes back as
 //! [`HostEvent::MemoryDone`] and goes through the governor like every other event.
 
 use super::limiter::Limiter;
@@ -25,14 +25,14 @@ use elbowroom_types::verdict::Verdict;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// How many groups are read in one of the owner's ticks, a dozen small files each: views are not to be late for it.
+/// How many groups are read in one of the policy loop's ticks, a dozen small files each: views are not to be late for it.
 const GROUPS_PER_TICK: usize = 40;
 
 /// How long a reading of a group counts while the group uses no CPU time and its charge stays: only the kernel can change it then. On a
 /// dense host most groups are like that at any time.
 const READING_TTL: Micros = Micros::secs(5);
 
-/// What the owner has to do.
+/// What the policy loop has to do.
 pub(super) enum MemoryEffect {
     /// Have an order for the cgroup of this path carried out.
     Order(MemoryOrder, String),
@@ -228,7 +228,7 @@ impl MemoryEnforcer {
         Some((status.usage, status.entitlement))
     }
 
-    /// Answer to `Request::MemoryGovernor`.
+    /// Answer to `ControlRequest::Memory`.
     pub(super) fn report(
         &self,
         name: impl Fn(Alert) -> AlertView,
@@ -252,7 +252,7 @@ impl MemoryEnforcer {
         report
     }
 
-    /// Counters for `Request::Status`.
+    /// Counters for `ControlRequest::Status`.
     pub(super) fn status(&self) -> MemoryGovernorStats {
         self.status.clone()
     }

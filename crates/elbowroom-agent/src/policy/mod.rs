@@ -1,7 +1,7 @@
 //! The policy process: senses the host, decides every container's view, publishes it, mounts it.
 //!
 //! One thread, [`PolicyLoop`], owns all state and handles one closed [`PolicyMessage`] at a time. Whatever may block has a thread of
-//! its own and talks to the owner by message: the control socket ([`control`]), mounting ([`mounter`]), limits ([`limiter`])
+//! its own and talks to the policy loop by message: the control socket ([`control`]), mounting ([`mounter`]), limits ([`limiter`])
 //! and the notifier inside the [`Publisher`].
 
 mod alerts;
@@ -47,7 +47,7 @@ use log_change;
 
 use elbowroom_client::control::FEED_SOCKET;
 
-use crate::config::{AgentConfig, SensorTierSetting};
+use crate::config::{AgentConfig, SensorSource};
 use crate::engines::nri;
 use crate::otlp;
 use crate::probes::{self, ProbeEvent, ProbeRegistry};
@@ -73,7 +73,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// What can reach the owner besides the clock and the kernel's notifications.
+/// What can reach the policy loop besides the clock and the kernel's notifications.
 enum PolicyMessage {
     /// A client asks on the control socket; `peer` is the asking process.
     ControlRequest { request: ControlRequest, peer: i32, answer: mpsc::SyncSender<ControlResponse> },
@@ -91,7 +91,7 @@ enum PolicyMessage {
     DoctorDone(doctor::DoctorRun),
 }
 
-/// A way to reach the owner from another thread.
+/// A way to reach the policy loop from another thread.
 #[derive(Clone)]
 struct Mailbox {
     queue: mpsc::Sender<PolicyMessage>,
@@ -106,7 +106,7 @@ impl Mailbox {
 
     fn send(&self, message: PolicyMessage) {
         if self.queue.send(message).is_ok() {
-            // A full counter means that the owner has not woken yet: it will find this message too.
+            // A full counter means that the policy loop has not woken yet: it will find this message too.
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         }
     }
@@ -118,7 +118,7 @@ impl Mailbox {
         let _ = response.recv_timeout(patience);
     }
 
-    /// Asks the owner for all that it knows, and waits.
+    /// Asks the policy loop for all that it knows, and waits.
     fn request_snapshot(&self) -> Result<AgentSnapshot> {
         let (answer, response) = mpsc::sync_channel(1);
         self.send(PolicyMessage::ControlRequest { request: ControlRequest::Snapshot, peer: 0, answer });
@@ -129,7 +129,7 @@ impl Mailbox {
     }
 }
 
-/// How long the owner may take for a snapshot that a thread of this process asks for.
+/// How long the policy loop may take for a snapshot that a thread of this process asks for.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Shortest time between two reads of the kernel's notifications. So a container that writes its settings without a pause, or has its
@@ -149,7 +149,7 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
     let wake =
         Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("creating an eventfd")?);
     let mailbox = Mailbox { queue, wake: wake.clone() };
-    let mut owner = open_policy_loop(run_dir, state_dir, &config, &mailbox)?;
+    let mut policy_loop = open_policy_loop(run_dir, state_dir, &config, &mailbox)?;
     if config.doctor.enabled {
         doctor::spawn(config.doctor.period, config_file, run_dir, state_dir, mailbox.clone());
     }
@@ -157,8 +157,8 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
         recorder_thread::spawn(&config.recorder, state_dir, mailbox.clone());
     }
     let snapshots = mailbox.clone();
-    owner.otlp = otlp::spawn(&config.otlp, move || snapshots.request_snapshot());
-    owner.start();
+    policy_loop.otlp = otlp::spawn(&config.otlp, move || snapshots.request_snapshot());
+    policy_loop.start();
     let profiles = ProfileStore::at(state_dir);
     let _socket =
         control::listen(&socket_path(run_dir), Endpoint::Control, mailbox.clone(), profiles.clone())?;
@@ -172,22 +172,23 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
     let mut told_at = Instant::now();
     loop {
         let pause = CHANGES_PAUSE.saturating_sub(told_at.elapsed());
-        let Woken { ticked, asked: woken, stopped, told } = wait(&ticker, &wake, &signals, &owner, pause)?;
-        owner.heartbeat();
-        let retries = pause.is_zero() && owner.is_awaited();
+        let Woken { ticked, asked: woken, stopped, told } =
+            wait(&ticker, &wake, &signals, &policy_loop, pause)?;
+        policy_loop.heartbeat();
+        let retries = pause.is_zero() && policy_loop.is_awaited();
         if told || retries {
             told_at = Instant::now();
         }
         if told {
-            owner.note_kills();
+            policy_loop.note_kills();
         }
         if told || ticked || retries {
-            owner.handle_cgroup_changes();
+            policy_loop.handle_cgroup_changes();
         }
         if ticked {
-            owner.tick(ticker.wait()?);
+            policy_loop.tick(ticker.wait()?);
         }
-        owner.look_at_disks();
+        policy_loop.look_at_disks();
         // A hang-up is for the supervisor to answer. The kernel sends one to a process that is stopped while its supervisor dies, too
         // (kernel/exit.c, `kill_orphaned_pgrp`), and views must outlive that.
         let asked = match stopped {
@@ -195,17 +196,17 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
             false => None,
         };
         if asked.is_some_and(|received| received.signal != Signal::HUP) {
-            return owner.stop();
+            return policy_loop.stop();
         }
         if woken {
             let _ = rustix::io::read(&wake, &mut [0u8; 8]);
             let messages = inbox.try_iter().take(MESSAGES_PER_WAKEUP);
-            if messages.map(|message| handle(&mut owner, message)).count() == MESSAGES_PER_WAKEUP {
+            if messages.map(|message| handle(&mut policy_loop, message)).count() == MESSAGES_PER_WAKEUP {
                 let _ = rustix::io::write(&wake, &1u64.to_ne_bytes());
             }
         }
-        if owner.tick_period() != period {
-            period = owner.tick_period();
+        if policy_loop.tick_period() != period {
+            period = policy_loop.tick_period();
             ticker.set_period(period).context("changing the sampling timer")?;
         }
     }
@@ -228,7 +229,7 @@ fn wait(
     ticker: &Ticker,
     wake: &OwnedFd,
     signals: &SignalFd,
-    owner: &PolicyLoop,
+    policy_loop: &PolicyLoop,
     pause: Duration,
 ) -> Result<Woken> {
     let mut fds = vec![
@@ -237,10 +238,10 @@ fn wait(
         PollFd::new(signals, PollFlags::IN),
     ];
     let own = fds.len();
-    fds.extend(owner.kernel_fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+    fds.extend(policy_loop.kernel_fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     let (most, until) = if pause.is_zero() { (fds.len(), HEARTBEAT_INTERVAL) } else { (own, pause) };
-    let until = until.min(Duration::from_micros(owner.disks_idle_for().get()));
-    let until = if owner.is_awaited() { until.min(CHANGES_PAUSE) } else { until };
+    let until = until.min(Duration::from_micros(policy_loop.disks_idle_for().get()));
+    let until = if policy_loop.is_awaited() { until.min(CHANGES_PAUSE) } else { until };
     let until = Timespec::try_from(until).expect("less than a second");
     match poll(&mut fds[..most], Some(&until)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -268,7 +269,7 @@ fn open_policy_loop(
         MemoryEnforcer::open(config, disk.memory_limiter()).context("opening the cgroup hierarchies")?;
     let alerts = AlertDispatcher::open(config, run_dir)?;
     let probes = match config.mode {
-        AgentMode::Views => ProbeRegistry::deaf(),
+        AgentMode::Views => ProbeRegistry::disabled(),
         AgentMode::Full => {
             let (mailbox, wake) = (mailbox.clone(), mailbox.raw_fd());
             let tell = Arc::new(move |event| mailbox.send(PolicyMessage::Probe(event)));
@@ -281,19 +282,19 @@ fn open_policy_loop(
 }
 
 /// Handles one message.
-fn handle(owner: &mut PolicyLoop, message: PolicyMessage) {
+fn handle(policy_loop: &mut PolicyLoop, message: PolicyMessage) {
     match message {
         PolicyMessage::ControlRequest { request, peer, answer } => {
-            owner.handle_request(request, peer, answer)
+            policy_loop.handle_request(request, peer, answer)
         }
         PolicyMessage::FindProcess { container, answer } => {
-            let _ = answer.send(owner.find_process(&container));
+            let _ = answer.send(policy_loop.find_process(&container));
         }
-        PolicyMessage::ContainerStarts { id, answer } => owner.attach_before_start(id, answer),
-        PolicyMessage::MountDone(ticket, outcome) => owner.on_mount_done(ticket, outcome),
-        PolicyMessage::Limiter(reply) => owner.on_limiter_reply(reply),
-        PolicyMessage::Probe(event) => owner.on_probe(event),
-        PolicyMessage::DoctorDone(run) => owner.alerts.on_doctor_run(run),
+        PolicyMessage::ContainerStarts { id, answer } => policy_loop.attach_before_start(id, answer),
+        PolicyMessage::MountDone(ticket, outcome) => policy_loop.on_mount_done(ticket, outcome),
+        PolicyMessage::Limiter(reply) => policy_loop.on_limiter_reply(reply),
+        PolicyMessage::Probe(event) => policy_loop.on_probe(event),
+        PolicyMessage::DoctorDone(run) => policy_loop.alerts.on_doctor_run(run),
     }
 }
 
@@ -315,8 +316,8 @@ fn listen_feed(run_dir: &Path, mailbox: Mailbox, profiles: ProfileStore) -> Opti
 /// Whether this host can be sensed at all: a policy process that cannot start would be started again for ever.
 pub fn can_sense(mut config: AgentConfig, run_dir: &Path) -> Result<()> {
     // BPF is loaded for that only where nothing else is to do.
-    if config.sense.tier == SensorTierSetting::Auto {
-        config.sense.tier = SensorTierSetting::Files;
+    if config.sense.source == SensorSource::Auto {
+        config.sense.source = SensorSource::Files;
     }
     // Nothing is logged here: the policy process logs the same.
     let nobody = tracing::subscriber::NoSubscriber::default();
@@ -333,16 +334,16 @@ pub fn open_sensor(config: &AgentConfig, run_dir: &Path) -> Result<Sensor> {
         label_policy: config.containers.labels,
         only: config.containers.only.clone(),
         rescan: config.sense.rescan,
-        bpf: config.sense.tier != SensorTierSetting::Files,
+        bpf: config.sense.source != SensorSource::Files,
         period: config.sense.period,
         ..SensorConfig::default()
     };
     let mut sensor = Sensor::open(&sensor_config).context("opening the cgroup hierarchies")?;
     sensor.watch_disks(&config.disk.devices);
-    let tier = sensor.tier().name();
+    let tier = sensor.source().name();
     anyhow::ensure!(
-        config.sense.tier != SensorTierSetting::Bpf || tier == "bpf",
-        "sense.tier = \"bpf\": this build or this kernel has no BPF tier: build with --features bpf, or use \"auto\""
+        config.sense.source != SensorSource::Bpf || tier == "bpf",
+        "sense.source = \"bpf\": this build or this kernel has no BPF tier: build with --features bpf, or use \"auto\""
     );
     Ok(sensor)
 }

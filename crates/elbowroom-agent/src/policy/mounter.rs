@@ -1,5 +1,5 @@
 //! Mounts and unmounts views in containers, one after the other. A mount can wait for a container's file systems, and for ever where
-//! their server does not answer. The owner never waits, and the other containers wait for [`JOB_TIMEOUT`] at most.
+//! their server does not answer. The policy loop never waits, and the other containers wait for [`JOB_TIMEOUT`] at most.
 
 use super::{Mailbox, PolicyMessage};
 use elbowroom_client::api::ControlResponse;
@@ -250,7 +250,7 @@ impl MountDispatcher {
         match ended {
             Ok(outcome) => (self.report)(ticket, outcome),
             Err(RecvTimeoutError::Timeout) => {
-                // Not by the owner: at a clean stop it does not listen any more.
+                // Not by the policy loop: at a clean stop it does not listen any more.
                 tracing::warn!(container = ticket.path, because = MountOutcome::Stuck.error(), "mounting");
                 let mut stuck = self.stuck.lock().expect("no holder of this lock panics");
                 stuck.insert(ticket.group, ticket.tenant);

@@ -1,9 +1,10 @@
-//! How often the owner looks: as seldom as makes no difference.
+//! How often the policy loop looks: as seldom as makes no difference.
 //!
 //! | what happens | time between two ticks | why |
 //! |---|---|---|
 //! | no container is there | [`EMPTY_PERIOD`] | the kernel tells of a new one at once |
-//! | containers hardly work | a whole CPU period (40 ms or the next tick after it) | views of CPUs are decided once in each, however many ticks it has |
+//! | containers hardly work | a whole CPU period (40 ms or the next tick after it) | views of CPUs are decided once in each, however many
+//! ticks it has |
 //! | they work, or one came, changed or went lately | `sense.period` | views of memory grow by a step in each tick |
 
 use elbowroom_types::unit::Micros;

@@ -108,7 +108,7 @@ impl PolicyLoop {
         probes: ProbeRegistry,
     ) -> Self {
         Self {
-            views: ViewTable::new(config.policy),
+            views: ViewTable::new(config.view_rules),
             numa: Root::host().map(|root| Numa::read(&root)).unwrap_or_default(),
             limits_in_v2: limits_in_v2(&sensor),
             pipeline: EventPipeline::new(config.containers.clone()),
@@ -311,7 +311,7 @@ impl PolicyLoop {
         let full = u64::from(view.cpus) * 1_000;
         let is = view.cpus == view.cpus_lower
             && view.cpus_lower < view.cpus_upper
-            && managed.cpu_used_millicpu >= self.config.policy.cpu_busy.of(full);
+            && managed.cpu_used_millicpu >= self.config.view_rules.cpu_busy.of(full);
         let container = is.then(|| self.views.group(id)?.container.as_ref()).flatten()?;
         Some(container.name.clone().unwrap_or_else(|| managed.path.clone()))
     }
@@ -341,7 +341,7 @@ impl PolicyLoop {
         }
     }
 
-    /// Does what the memory governor leaves to the owner.
+    /// Does what the memory governor leaves to the policy loop.
     pub(super) fn apply_effects(&mut self, effects: Vec<MemoryEffect>) {
         for effect in effects {
             match effect {
@@ -369,7 +369,7 @@ impl PolicyLoop {
     /// Takes what an application said about itself.
     pub(super) fn on_probe(&mut self, said: ProbeEvent) {
         if let Some(heard) = self.probes.on_probe(said, timer::now()) {
-            self.apply(&[HostEvent::Heard(heard)]);
+            self.apply(&[HostEvent::Probe(heard)]);
         }
     }
 
@@ -424,8 +424,8 @@ impl PolicyLoop {
             }
             let governed = self.pipeline.for_governors(event);
             self.disk.apply(&governed);
-            self.alerts.apply(event);
             effects.extend(self.memory.apply(&governed));
+            self.alerts.apply(event);
         }
         self.disk.recheck(self.pipeline.io_limits.take_overwritten());
         self.disk.take_released().into_iter().for_each(|disk| self.pipeline.io_limits.remove_disk(disk));
@@ -435,6 +435,15 @@ impl PolicyLoop {
             self.publish_view(id);
         }
         self.apply_effects(effects);
+    }
+
+    /// Has governors forget a container that lives on: what is told of it afterwards is all they know, and limits come off.
+    fn remove_from_governors(&mut self, id: CgroupId) {
+        let gone = self.pipeline.leaves_governors(id);
+        self.disk.apply(&gone);
+        let effects = self.memory.apply(&gone);
+        self.apply_effects(effects);
+        self.disk.remove_container(id);
     }
 }
 

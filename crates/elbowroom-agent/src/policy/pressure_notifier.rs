@@ -1,8 +1,8 @@
 //! Asking programs in containers for memory, by the file that they watch for that ([`elbowroom_linux::mount::PressureFifo`]).
 //!
 //! The files are opened, written and closed on a thread of their own, which a container that means harm can stop for good. That
-//! costs [`JOB_TIMEOUT`]: the owner goes on with another thread, and asks that container no more. No other container sees anything of it,
-//! for the thread that hangs keeps the files open that the next one opens too. So each container can hold up one thread, for as long as
+//! costs [`JOB_TIMEOUT`]: the policy loop goes on with another thread, and asks that container no more. No other container sees anything of
+//! it, for the thread that hangs keeps the files open that the next one opens too. So each container can hold up one thread, for as long as
 //! it lives.
 
 use elbowroom_linux::mount::{NamespaceRoot, PressureFifo};
@@ -32,7 +32,7 @@ enum PressureJob {
     Close,
 }
 
-/// The files of all containers, as the owner sees them. Nothing here waits.
+/// The files of all containers, as the policy loop sees them. Nothing here waits.
 pub(super) struct PressureNotifier {
     /// Containers whose files are open, or about to be: those that were ever asked.
     targets: BTreeMap<CgroupId, PressureTarget>,

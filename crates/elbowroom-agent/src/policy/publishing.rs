@@ -224,7 +224,7 @@ impl PolicyLoop {
     fn refresh(&mut self, id: CgroupId, now: Micros) -> bool {
         let Some(managed) = self.containers.get_mut(&id) else { return false };
         let hot = managed.hot_until > now;
-        if hot || !managed.details.hold(now, &managed.usage, self.config.sense.rescan) {
+        if hot || !managed.details.are_current(now, &managed.usage, self.config.sense.rescan) {
             let details = match self.sensor.tenant_of(id) == id {
                 true => Some(self.sensor.details(id, hot)),
                 false => self.sensor.in_turn(id, |sensor| sensor.details(id, hot)),

@@ -1,7 +1,7 @@
 //! Keeps the black box of the agent, on a thread of its own: the disk it goes to may be slow, full, or gone.
 //!
-//! The owner gives a snapshot when it is asked for one, as to any client of the control socket; taking it apart, packing and writing it is
-//! not its business.
+//! The policy loop gives a snapshot when it is asked for one, as to any client of the control socket; taking it apart, packing and writing
+//! it is not its business.
 
 use super::Mailbox;
 use crate::recorder::settings::RecorderSettings;

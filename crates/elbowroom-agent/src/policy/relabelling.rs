@@ -69,17 +69,6 @@ impl PolicyLoop {
         }
     }
 
-    /// Has governors forget a container that lives on: what is told of it afterwards is all they know, and limits come off.
-    pub(super) fn remove_from_governors(&mut self, id: CgroupId) {
-        let gone = HostEvent::Gone(id);
-        self.pipeline.memory_limits.apply(&gone);
-        self.pipeline.io_limits.remove_group(id);
-        self.disk.apply(&gone);
-        let effects = self.memory.apply(&gone);
-        self.apply_effects(effects);
-        self.disk.remove_container(id);
-    }
-
     /// Mounts a container's view, or takes it out.
     fn set_view_wanted(&mut self, id: CgroupId, wanted: bool) {
         let Some(managed) = self.containers.get_mut(&id) else { return };

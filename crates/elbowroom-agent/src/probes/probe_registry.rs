@@ -71,7 +71,7 @@ struct ProcessLocation {
 
 impl ProbeRegistry {
     /// One that hears nothing, whatever labels say.
-    pub(crate) fn deaf() -> Self {
+    pub(crate) fn disabled() -> Self {
         let containers = BTreeMap::new();
         let (configured, sink): (_, ProbeSink) = (Vec::new(), Arc::new(|_| ()));
         let (listener, host_network, next_check) = (None, None, Micros::ZERO);

@@ -3,7 +3,7 @@
 use crate::view_server::backoff::Backoff;
 use crate::view_server::handover::Handover;
 use crate::view_server::roles::AgentRole;
-use elbowroom_linux::process::LifeSign;
+use elbowroom_linux::process::ProcessStat;
 use elbowroom_types::unit::Bytes;
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_send_signal};
@@ -32,7 +32,7 @@ pub(super) struct WatchedProcess {
 /// Whether it runs.
 pub(super) enum WatchedState {
     Down { start_at: Instant },
-    Up { pid: Pid, pidfd: OwnedFd, life: LifeSign, child: Option<Child> },
+    Up { pid: Pid, pidfd: OwnedFd, life: ProcessStat, child: Option<Child> },
 }
 
 /// What a look at a process finds.
@@ -48,7 +48,7 @@ pub(super) enum WatchedLook {
 
 impl WatchedState {
     pub(super) fn up(pid: Pid, pidfd: OwnedFd, child: Option<Child>) -> Self {
-        Self::Up { pid, pidfd, life: LifeSign::of(pid.as_raw_nonzero().get()), child }
+        Self::Up { pid, pidfd, life: ProcessStat::of(pid.as_raw_nonzero().get()), child }
     }
 }
 
@@ -177,7 +177,7 @@ mod tests {
 
         // It is not waited for: a look finds it as one whose last thread does not end.
         peer.signal(Signal::KILL);
-        let life = LifeSign::of(pid.as_raw_nonzero().get());
+        let life = ProcessStat::of(pid.as_raw_nonzero().get());
         while life.resident().is_some() {
             std::thread::yield_now();
         }

@@ -336,8 +336,8 @@ impl Publisher {
     }
 
     fn start_threads(&self) {
-        let keeper = Arc::clone(&self.shared);
-        spawn("keeper", move || keeper.handover.watch_supervisor());
+        let shared = Arc::clone(&self.shared);
+        spawn("watch-parent", move || shared.handover.watch_supervisor());
         notifier::start(&self.shared);
     }
 

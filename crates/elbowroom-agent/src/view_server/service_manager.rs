@@ -92,7 +92,7 @@ pub(crate) struct ServiceManager {
     watchdog: Option<Duration>,
     watchdog_fed_at: Instant,
     /// Whether the last message did not go.
-    is_deaf: bool,
+    is_unreachable: bool,
 }
 
 impl ServiceManager {
@@ -102,7 +102,7 @@ impl ServiceManager {
             ready_sent: false,
             watchdog: sd_notify::watchdog_enabled(),
             watchdog_fed_at: Instant::now(),
-            is_deaf: false,
+            is_unreachable: false,
         }
     }
 
@@ -144,7 +144,7 @@ impl ServiceManager {
 
     /// Whether a service manager waits to hear that the agent is ready. Not one that took no message: it is told later.
     pub(crate) fn is_waiting(&self) -> bool {
-        !self.ready_sent && !self.is_deaf && std::env::var_os("NOTIFY_SOCKET").is_some()
+        !self.ready_sent && !self.is_unreachable && std::env::var_os("NOTIFY_SOCKET").is_some()
     }
 
     /// After how long without progress the agent counts as stuck: well before the watchdog, which must not fire on one slow look.
@@ -175,11 +175,11 @@ impl ServiceManager {
     fn notify(&mut self, state: &[NotifyState<'_>]) -> bool {
         let sent = send_state(state, &[]);
         if let Err(error) = &sent
-            && !self.is_deaf
+            && !self.is_unreachable
         {
             tracing::warn!(%error, ?state, "the service manager takes no message from NOTIFY_SOCKET: it is not told");
         }
-        self.is_deaf = sent.is_err();
+        self.is_unreachable = sent.is_err();
         sent.is_ok()
     }
 }

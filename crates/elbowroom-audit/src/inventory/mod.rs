@@ -1,4 +1,4 @@
-//! What is in a root directory or an image, as far as `core::audit` has a use for it.
+//! What is in a root directory or an image, as far as `rules` has a use for it.
 //!
 //! # Approach
 //! Every source becomes a stream of files: [`rootfs`] walks a directory, [`layer`] reads one layer's tar, [`image`] puts

@@ -160,7 +160,7 @@ impl ResourceSource {
     }
 
     /// Whose numbers a container sees here: under limits alone, or with Elbowroom's views mounted
-    /// (`page::tree::surfaces`). No file system reaches a system call.
+    /// (`pages::view_mounts`). No file system reaches a system call.
     pub fn scope(self, cgroup: CgroupInterface, views: bool) -> SourceScope {
         match self {
             _ if self.cgroup().is_some_and(|version| version != cgroup) => SourceScope::Absent,

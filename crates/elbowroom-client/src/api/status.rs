@@ -47,7 +47,7 @@ pub struct AgentStatus {
     #[serde(default)]
     pub config: Option<PathBuf>,
     /// How the host is sensed: `files` or `bpf`.
-    pub tier: String,
+    pub source: String,
     /// Containers known.
     pub containers: usize,
     /// Containers whose view is mounted.
@@ -64,7 +64,7 @@ pub struct AgentStatus {
     #[serde(default)]
     pub memory: MemoryGovernorStats,
     /// Where alerts go, and what became of them.
-    pub hooks: Vec<HookStatus>,
+    pub receivers: Vec<ReceiverStatus>,
     /// The push of metrics to a collector; `None` where there is none.
     #[serde(default)]
     pub otlp: Option<OtlpStatus>,
@@ -102,12 +102,12 @@ pub struct DiskGovernorStats {
     pub not_written: u64,
 }
 
-/// What became of the alerts given to one hook.
+/// What became of the alerts given to one receiver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct HookStatus {
+pub struct ReceiverStatus {
     /// The program, or the address without what may be secret in it.
-    pub hook: String,
+    pub receiver: String,
     /// Programs that ended well, posts that were taken.
     pub delivered: u64,
     /// Those that did not.

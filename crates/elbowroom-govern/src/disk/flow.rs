@@ -21,8 +21,11 @@ impl Flow {
     pub(super) const ZERO: Self = Self([0.0; 4]);
 
     /// What was reserved, and nothing where nothing was.
-    pub(super) fn from_reservation(reserve: DiskReservation) -> Self {
-        Self([reserve.rbps, reserve.wbps, reserve.riops, reserve.wiops].map(|n| n.unwrap_or(0) as f64))
+    pub(super) fn from_reservation(reservation: DiskReservation) -> Self {
+        Self(
+            [reservation.rbps, reservation.wbps, reservation.riops, reservation.wiops]
+                .map(|n| n.unwrap_or(0) as f64),
+        )
     }
 
     pub(super) fn map(self, f: impl Fn(f64) -> f64) -> Self {

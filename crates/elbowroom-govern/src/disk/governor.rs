@@ -65,7 +65,7 @@ impl DiskGovernor {
             HostEvent::Node(_) | HostEvent::Tick(_) => Vec::new(),
             HostEvent::MemoryTick(_)
             | HostEvent::MemoryDone(_)
-            | HostEvent::Heard(_)
+            | HostEvent::Probe(_)
             | HostEvent::ViewCeiling(_) => Vec::new(),
             HostEvent::Group(group) => {
                 self.groups.upsert(group, &self.claims);

@@ -1,12 +1,12 @@
-//! How much each container is owed: floors first, the rest by weight.
+//! How much each container is owed: minimums first, the rest by weight.
 //!
 //! # Problem
 //! Limits divide a machine once and for all; without limits, the container that touches most pages gets most. A container should
 //! have its reservation whenever it has use for it, and its part by weight of whatever others have no use for.
 //!
 //! # Approach
-//! Every container has a floor. What is left of the machine is poured over those that want more, by weight, up to what each can
-//! take (weighted max-min fairness); a higher tier is served before a lower one. Where the floors alone are more than there is,
+//! Every container has a minimum. What is left of the machine is poured over those that want more, by weight, up to what each can
+//! take (weighted max-min fairness); a higher tier is served before a lower one. Where the minimums alone are more than there is,
 //! they shrink: first by what is beyond reservations, then those of lower tiers, among equals by weight.
 //!
 //! # Properties
@@ -17,11 +17,11 @@
 /// One container's claim to a machine; numbers are bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct MemoryClaimant {
-    /// What of its floor is reserved.
+    /// What of its minimum is reserved.
     pub(super) reserved: f64,
     /// What it gets before anything is poured.
-    pub(super) floor: f64,
-    /// What it can take now; at least the floor.
+    pub(super) minimum: f64,
+    /// What it can take now; at least the minimum.
     pub(super) demand: f64,
     /// What it could ever take.
     pub(super) max: f64,
@@ -32,10 +32,10 @@ pub(super) struct MemoryClaimant {
 /// What each is owed of `total`.
 pub(super) fn entitle(claimants: &[MemoryClaimant], total: f64) -> Vec<f64> {
     let mut owed = vec![0.0; claimants.len()];
-    let left = water_fill(claimants, &mut owed, total, |claimant| claimant.reserved.min(claimant.floor));
-    let left = water_fill(claimants, &mut owed, left, |claimant| claimant.floor);
-    let left = water_fill(claimants, &mut owed, left, |claimant| claimant.demand.max(claimant.floor));
-    water_fill(claimants, &mut owed, left, |claimant| claimant.max.max(claimant.floor));
+    let left = water_fill(claimants, &mut owed, total, |claimant| claimant.reserved.min(claimant.minimum));
+    let left = water_fill(claimants, &mut owed, left, |claimant| claimant.minimum);
+    let left = water_fill(claimants, &mut owed, left, |claimant| claimant.demand.max(claimant.minimum));
+    water_fill(claimants, &mut owed, left, |claimant| claimant.max.max(claimant.minimum));
     owed
 }
 
@@ -72,8 +72,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn claimant(floor: f64, want: f64, cap: f64, weight: f64, tier: u8) -> MemoryClaimant {
-        MemoryClaimant { reserved: floor, floor, demand: want, max: cap, weight, tier }
+    fn claimant(minimum: f64, want: f64, cap: f64, weight: f64, tier: u8) -> MemoryClaimant {
+        MemoryClaimant { reserved: minimum, minimum, demand: want, max: cap, weight, tier }
     }
 
     fn check(total: f64, claimants: &[MemoryClaimant], expect: &[f64]) {
@@ -130,9 +130,9 @@ mod tests {
 
         #[test]
         fn floors_hold_where_they_fit(claimants in claimants(), more in 0.0..1e12) {
-            let floors: f64 = claimants.iter().map(|claimant| claimant.floor).sum();
-            let owed = entitle(&claimants, floors + more);
-            prop_assert!(owed.iter().zip(&claimants).all(|(owed, claimant)| *owed >= claimant.floor * (1.0 - 1e-9) - 1.0));
+            let minimums: f64 = claimants.iter().map(|claimant| claimant.minimum).sum();
+            let owed = entitle(&claimants, minimums + more);
+            prop_assert!(owed.iter().zip(&claimants).all(|(owed, claimant)| *owed >= claimant.minimum * (1.0 - 1e-9) - 1.0));
         }
 
         #[test]

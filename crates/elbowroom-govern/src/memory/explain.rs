@@ -12,11 +12,11 @@ pub(super) const NOT_WATCHED: &str = "how long it waits for memory was not measu
 
 pub(super) fn lend(giver: &MemoryMember, needer: &str, pool: &MemoryPool) -> String {
     format!(
-        "{} has no use for more, {needer} has, and {} are free; it uses {}, and its guaranteed minimum of {} stays",
+        "{} has no use for more, {needer} has, and {} are free; it uses {}, and its minimum of {} stays",
         colour_text(giver),
         size(pool.room),
         size(giver.usage()),
-        size(giver.floor),
+        size(giver.minimum),
     )
 }
 

@@ -88,7 +88,7 @@ impl MemoryGovernor {
             HostEvent::Node(node) => self.node = Some(node.clone()),
             HostEvent::Group(group) => return self.update_group(group),
             HostEvent::Gone(id) => return self.remove_group(*id),
-            HostEvent::Heard(heard) => self.on_probe(heard),
+            HostEvent::Probe(heard) => self.on_probe(heard),
             HostEvent::MemoryDone(done) => self.on_order_completed(done),
             HostEvent::MemoryTick(tick) => return self.tick(tick),
             HostEvent::Tick(_) | HostEvent::ViewCeiling(_) => {}
@@ -168,7 +168,7 @@ impl MemoryGovernor {
             member.is_of_kubernetes = is_of_kubernetes(&group.path);
             let serves =
                 container.engine == ContainerEngine::Plain && SERVICE_CGROUPS.contains(&group.path.as_str());
-            member.exempt_reason = match member.claim.memory.reserve {
+            member.exempt_reason = match member.claim.memory.reservation {
                 _ if serves => {
                     Some("the machine's own services run in it, and all containers wait for those")
                 }
@@ -308,7 +308,7 @@ impl MemoryGovernor {
         }
         let pools = self.build_pools(&node, &tick.node, &places);
         pool::compute_entitlements(&pools, &mut self.members, &settings);
-        let (page_size, views) = (node.page_size, settings.views);
+        let (page_size, views) = (node.page_size, settings.lower_views);
         let passes: Vec<PoolPass<'_>> = pools
             .iter()
             .map(|shared| PoolPass {
@@ -333,7 +333,7 @@ impl MemoryGovernor {
         }
         let busy = self.members_around_need(&pools, now);
         let mut pass_state = PassState::default();
-        let reserved = pool::reserved(&pools, &self.members, |member| member.reserve);
+        let reserved = pool::reserved(&pools, &self.members, |member| member.reservation);
         let promised = pool::reserved(&pools, &self.members, |member| member.promised);
         for ((pass, reserved), promised) in passes.iter().zip(reserved).zip(promised) {
             let shared = pass.membership;

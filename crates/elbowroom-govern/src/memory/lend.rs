@@ -114,7 +114,7 @@ pub(super) fn plan_loans(
         let Some(member) = members.get_mut(&id) else { continue };
         let usage = member.usage();
         let step = if yellow { TUNING.first_step } else { member.loans.step };
-        let spare = (usage - member.floor).max(0.0);
+        let spare = (usage - member.minimum).max(0.0);
         let amount = (step * usage).max(TUNING.min_amount).min(spare).min(left);
         if amount < TUNING.min_amount {
             continue;

@@ -53,10 +53,10 @@ pub(super) struct MemoryMember {
     /// Periods that it has been green, up to [`super::tuning::MemoryTuning::green_dwell`].
     green_periods: u8,
 
-    pub(super) reserve: f64,
+    pub(super) reservation: f64,
     /// What of that is no claim of its own: the operator promised it, or its user protects it.
     pub(super) promised: f64,
-    pub(super) floor: f64,
+    pub(super) minimum: f64,
     pub(super) entitlement: f64,
     /// Its entitlement if all containers wanted all they can get.
     pub(super) nominal_entitlement: f64,
@@ -95,9 +95,9 @@ impl MemoryMember {
             last_probe: None,
             judgement: Judgement::default(),
             green_periods: 0,
-            reserve: 0.0,
+            reservation: 0.0,
             promised: 0.0,
-            floor: 0.0,
+            minimum: 0.0,
             entitlement: 0.0,
             nominal_entitlement: 0.0,
             loans: Loans::default(),
@@ -227,7 +227,7 @@ impl MemoryMember {
             sigma: self.judgement.sigma,
             stall: self.meter.stall(),
             usage: self.meter.last().usage,
-            floor: to_bytes(self.floor),
+            minimum: to_bytes(self.minimum),
             entitlement: to_bytes(self.entitlement),
             room: to_bytes(room),
         }
@@ -245,8 +245,8 @@ impl MemoryMember {
             usage: self.meter.last().usage,
             pressure: self.meter.pressure(),
             reclaimable: to_bytes(self.reclaimable()),
-            reserve: to_bytes(self.reserve),
-            floor: to_bytes(self.floor),
+            reservation: to_bytes(self.reservation),
+            minimum: to_bytes(self.minimum),
             entitlement: to_bytes(self.entitlement),
             lent: self.loans.lent(),
             protected: self.protect.map_or(Bytes::ZERO, |protect| protect.low),

@@ -152,8 +152,8 @@ pub struct DecisionInputs {
     pub stall: Option<f64>,
     /// What it used.
     pub usage: Bytes,
-    /// Its guaranteed minimum.
-    pub floor: Bytes,
+    /// Its minimum.
+    pub minimum: Bytes,
     /// Its entitlement.
     pub entitlement: Bytes,
     /// What was free in its pool.
@@ -204,9 +204,9 @@ pub struct ContainerMemoryStatus {
     /// What the kernel could take of that without a swap.
     pub reclaimable: Bytes,
     /// Its reservation.
-    pub reserve: Bytes,
-    /// Its guaranteed minimum now.
-    pub floor: Bytes,
+    pub reservation: Bytes,
+    /// Its minimum now.
+    pub minimum: Bytes,
     /// Its entitlement now.
     pub entitlement: Bytes,
     /// What it has lent out: taken from it since it last needed all.
@@ -285,7 +285,8 @@ impl PoolView {
 /// What is free to lend of `free` memory: not what containers have reserved and do not use, for they may call it back. Each is its
 /// reservation and what it uses.
 pub fn lendable(free: Bytes, containers: impl IntoIterator<Item = (Bytes, Bytes)>) -> Bytes {
-    let callable: Bytes = containers.into_iter().map(|(reserve, usage)| reserve.saturating_sub(usage)).sum();
+    let callable: Bytes =
+        containers.into_iter().map(|(reservation, usage)| reservation.saturating_sub(usage)).sum();
     free.saturating_sub(callable)
 }
 

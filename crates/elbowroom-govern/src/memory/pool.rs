@@ -120,7 +120,7 @@ pub(super) struct UnmetDemand {
     pub(super) is_owed: bool,
 }
 
-/// Works out floors and what each container is owed. The first pool is the machine, the others follow from the outside in.
+/// Works out minimums and what each container is owed. The first pool is the machine, the others follow from the outside in.
 pub(super) fn compute_entitlements(
     pools: &[PoolMembership],
     members: &mut BTreeMap<CgroupId, MemoryMember>,
@@ -142,31 +142,39 @@ pub(super) fn compute_entitlements(
         let cap = cap.min(most);
         let usage = member.usage();
         let kept = member.user_protection.value().map_or(usage, to_f64);
-        (member.reserve, member.promised) = reservation(&member.claim.memory, kept, member.max());
+        (member.reservation, member.promised) = reservation(&member.claim.memory, kept, member.max());
         if member.is_of_kubernetes {
-            member.reserve = member.reserve.max(kept.min(cap));
+            member.reservation = member.reservation.max(kept.min(cap));
             member.promised = member.promised.max(kept.min(cap));
         }
         let lend = member.claim.memory.lend.unwrap_or(settings.lend).fraction();
-        member.floor = match member.colour() {
+        member.minimum = match member.colour() {
             _ if member.is_unpopulated() => 0.0,
-            Colour::Green => (1.0 - lend) * member.reserve,
-            Colour::Red | Colour::Yellow => member.reserve,
+            Colour::Green => (1.0 - lend) * member.reservation,
+            Colour::Red | Colour::Yellow => member.reservation,
         };
         let (weight, tier) = (f64::from(member.claim.weight), member.claim.tier);
         let dead = member.is_unpopulated();
         let fills = !dead && member.colour() != Colour::Green;
         // What a container that is not hungry may grow by before it is asked again.
         let want = if member.wants_memory() { cap } else { (1.25 * usage + 8.0 * TUNING.min_step).min(cap) };
-        let floor = member.floor;
-        let (want, cap_now) = if fills { (want.max(floor), cap.max(floor)) } else { (floor, floor) };
+        let minimum = member.minimum;
+        let (want, cap_now) = if fills { (want.max(minimum), cap.max(minimum)) } else { (minimum, minimum) };
         now.insert(
             id,
-            MemoryClaimant { reserved: member.reserve, floor, demand: want, max: cap_now, weight, tier },
+            MemoryClaimant {
+                reserved: member.reservation,
+                minimum,
+                demand: want,
+                max: cap_now,
+                weight,
+                tier,
+            },
         );
-        let floor = if dead { 0.0 } else { member.reserve };
-        let cap = if dead { 0.0 } else { cap.max(floor) };
-        nominal.insert(id, MemoryClaimant { reserved: floor, floor, demand: cap, max: cap, weight, tier });
+        let minimum = if dead { 0.0 } else { member.reservation };
+        let cap = if dead { 0.0 } else { cap.max(minimum) };
+        nominal
+            .insert(id, MemoryClaimant { reserved: minimum, minimum, demand: cap, max: cap, weight, tier });
     }
     let (now, nominal) = (entitlements_in(pools, machine, &now), entitlements_in(pools, machine, &nominal));
     for (id, entitlement) in now {
@@ -174,7 +182,7 @@ pub(super) fn compute_entitlements(
             member.entitlement = entitlement;
             member.nominal_entitlement = nominal.get(&id).copied().unwrap_or_default();
             // Where more is reserved than there is, reservations shrink.
-            member.floor = member.floor.min(entitlement);
+            member.minimum = member.minimum.min(entitlement);
         }
     }
 }
@@ -222,14 +230,14 @@ fn entitlements_in(
 /// container claims for itself counts up to its own limit; without a limit it has what is promised or kept anyway.
 fn reservation(claim: &MemoryClaim, kept: f64, max: Limit<Bytes>) -> (f64, f64) {
     let most = max.value().map_or(f64::INFINITY, to_f64);
-    let (Some(reserve), promised) = (claim.reserve, claim.promised) else {
+    let (Some(reservation), promised) = (claim.reservation, claim.promised) else {
         return (kept.min(most), kept.min(most));
     };
     let Some(promised) = promised.map(|promised| to_f64(promised).max(kept)) else {
-        return (to_f64(reserve).min(most), to_f64(reserve).min(most));
+        return (to_f64(reservation).min(most), to_f64(reservation).min(most));
     };
-    let reserve = to_f64(reserve).min(if most.is_finite() { most } else { promised });
-    (reserve, promised.min(reserve))
+    let reservation = to_f64(reservation).min(if most.is_finite() { most } else { promised });
+    (reservation, promised.min(reservation))
 }
 
 /// What is reserved in each pool by `of`, as far as pools inside of it can hold that. Containers without processes have nothing reserved.
@@ -385,7 +393,7 @@ mod tests {
 
     fn hungry(reserved: f64, weight: f64) -> MemoryClaimant {
         let all = f64::INFINITY;
-        MemoryClaimant { reserved, floor: reserved, demand: all, max: all, weight, tier: 0 }
+        MemoryClaimant { reserved, minimum: reserved, demand: all, max: all, weight, tier: 0 }
     }
 
     #[test]
@@ -422,7 +430,7 @@ mod tests {
             let memory = GroupMemory { usage: Bytes::gib(1), populated: true, ..GroupMemory::default() };
             member.measure(Micros::secs(1), &memory);
             member.judgement.colour = Colour::Red;
-            (member.entitlement, member.reserve) = (2.0 * GIB, 3.0 * GIB);
+            (member.entitlement, member.reservation) = (2.0 * GIB, 3.0 * GIB);
             (CgroupId(id), member)
         };
         (pools, [1, 2, 3].map(member).into())
@@ -446,9 +454,13 @@ mod tests {
     #[test]
     fn what_a_container_claims_for_itself_counts_at_most_to_its_own_limit() {
         let gib = |n| Some(Bytes::gib(n));
-        let check = |reserve, promised, kept, max, expect| {
-            let claim = MemoryClaim { reserve, promised, ..MemoryClaim::default() };
-            assert_eq!(reservation(&claim, kept * GIB, max), expect, "{reserve:?} {promised:?} {kept} {max}");
+        let check = |reserved, promised, kept, max, expect| {
+            let claim = MemoryClaim { reservation: reserved, promised, ..MemoryClaim::default() };
+            assert_eq!(
+                reservation(&claim, kept * GIB, max),
+                expect,
+                "{reserved:?} {promised:?} {kept} {max}"
+            );
         };
         let limit = Limit::At(Bytes::gib(4));
         // The operator's entry, and what its user protects.
@@ -465,7 +477,7 @@ mod tests {
     #[test]
     fn what_a_pool_cannot_hold_is_reserved_in_none_around_it() {
         let (pools, members) = pod_and_beside(0.0);
-        assert_eq!(reserved(&pools, &members, |member| member.reserve), [7.0 * GIB, 6.0 * GIB]);
+        assert_eq!(reserved(&pools, &members, |member| member.reservation), [7.0 * GIB, 6.0 * GIB]);
     }
 
     proptest! {
@@ -480,9 +492,9 @@ mod tests {
                 shared(Some(12), &[], sizes[2], &[5, 6]),
                 shared(Some(11), &[10], sizes[3], &[2, 3]),
             ];
-            let claimant = |(floor, more, weight, tier)| {
-                let want = floor + more;
-                MemoryClaimant { reserved: floor, floor, demand: want, max: want, weight, tier }
+            let claimant = |(minimum, more, weight, tier)| {
+                let want = minimum + more;
+                MemoryClaimant { reserved: minimum, minimum, demand: want, max: want, weight, tier }
             };
             let claimants: BTreeMap<CgroupId, MemoryClaimant> = (1..).map(CgroupId).zip(claimants.into_iter().map(claimant)).collect();
             let owed = entitlements_in(&pools, &pools[0], &claimants);

@@ -232,7 +232,7 @@ impl PoolPass<'_> {
         ceiling: Option<f64>,
         orders: &mut Vec<MemoryOrder>,
     ) {
-        let least = member.floor;
+        let least = member.minimum;
         let ceiling = match ceiling.map(|ceiling| self.whole_pages(ceiling.max(least))) {
             Some(Bytes::ZERO) => return,
             Some(_) if !self.shrink_views => return,

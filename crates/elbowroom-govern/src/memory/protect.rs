@@ -19,16 +19,17 @@ pub(super) fn protection_order(member: &mut MemoryMember, now: Micros) -> Option
     let usage = member.usage();
     let (low, soft) = match member.colour() {
         _ if member.is_unpopulated() => (0.0, f64::INFINITY),
-        _ if !member.mechanisms.protection_by_colour => {
-            (TUNING.protected_reservation * member.reserve.min(member.nominal_entitlement), member.reserve)
-        }
+        _ if !member.mechanisms.protection_by_colour => (
+            TUNING.protected_reservation * member.reservation.min(member.nominal_entitlement),
+            member.reservation,
+        ),
         // An idle container is taken from by loans, in steps that are watched. Above a soft limit the kernel would take all of it at once,
         // and first, for any program that reads files.
-        Colour::Green => (usage.min(member.floor), f64::INFINITY),
+        Colour::Green => (usage.min(member.minimum), f64::INFINITY),
         // More than it uses: it is not to pay for its own growth.
         Colour::Yellow | Colour::Red => {
             let owed = member.entitlement;
-            ((TUNING.protected * owed).max(TUNING.protected_reservation * member.reserve.min(owed)), owed)
+            ((TUNING.protected * owed).max(TUNING.protected_reservation * member.reservation.min(owed)), owed)
         }
     };
     let guaranteed = member.claim.memory.guaranteed && !member.is_unpopulated();
@@ -36,7 +37,7 @@ pub(super) fn protection_order(member: &mut MemoryMember, now: Micros) -> Option
         at: now,
         group: member.id,
         low: to_bytes(low),
-        min: if guaranteed { to_bytes(member.reserve) } else { Bytes::ZERO },
+        min: if guaranteed { to_bytes(member.reservation) } else { Bytes::ZERO },
         // A soft limit of nothing would be an invitation.
         soft: if soft >= TUNING.min_amount && soft.is_finite() {
             Limit::At(to_bytes(soft))

@@ -21,20 +21,20 @@ pub(super) struct RecallStep {
 pub(super) fn entitled_usage(member: &MemoryMember) -> f64 {
     match member.colour() {
         // What it has beyond that is for loans to find out, in small steps.
-        Colour::Green => member.nominal_entitlement.max(member.floor),
+        Colour::Green => member.nominal_entitlement.max(member.minimum),
         Colour::Yellow | Colour::Red => member.entitlement,
     }
 }
 
 /// Whether it uses more than that.
 pub(super) fn is_over_entitlement(member: &MemoryMember) -> bool {
-    let keeps = entitled_usage(member).max(member.floor);
+    let keeps = entitled_usage(member).max(member.minimum);
     !member.is_unpopulated() && member.usage() > keeps * (1.0 + TUNING.noise / 2.0) + TUNING.min_amount
 }
 
 /// What a container gives back now, at most `need`.
 pub(super) fn plan_recall(member: &mut MemoryMember, need: f64) -> RecallStep {
-    let (usage, keeps) = (member.usage(), entitled_usage(member).max(member.floor));
+    let (usage, keeps) = (member.usage(), entitled_usage(member).max(member.minimum));
     let excess = (usage - keeps).max(0.0);
     let state = &mut member.recall;
     let grew = state.expected_usage.is_some_and(|expected| usage > expected);

@@ -169,7 +169,7 @@ impl SavingPass<'_> {
     fn spare(&self, member: &MemoryMember) -> (f64, f64, bool) {
         // `max` protects all that it uses.
         let protected = member.user_protection.value().map_or(member.usage(), to_f64);
-        let kept = member.reserve.max(member.floor).max(protected).max(SAVING.keep);
+        let kept = member.reservation.max(member.minimum).max(protected).max(SAVING.keep);
         let free = to_f64(self.memory.swap_free);
         let swap = member.meter.last().swap_room > Bytes::ZERO
             && free > SAVING.swap_reserve * to_f64(self.memory.swap_total);
@@ -180,7 +180,7 @@ impl SavingPass<'_> {
     fn order(&self, member: &mut MemoryMember, step: SavingStep) -> Option<MemoryOrder> {
         let (at, amount, because) = (self.now, step.amount, explain::saves(step.harm));
         let savings = member.saving.as_mut()?;
-        savings.go_on(at);
+        savings.resume(at);
         let is_first = !savings.is_saving;
         (savings.stepped_at, savings.is_tried) = (Some(at), true);
         (savings.because, savings.is_saving) = (because.clone(), true);

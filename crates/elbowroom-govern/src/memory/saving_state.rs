@@ -73,7 +73,7 @@ impl Savings {
     }
 
     /// The pause is over, and nothing has come of it yet; the next one is half as long where that has lasted for as long as that.
-    pub(super) fn go_on(&mut self, now: Micros) {
+    pub(super) fn resume(&mut self, now: Micros) {
         self.pause = None;
         if self.doublings > 0 && now.saturating_sub(self.calm_since) >= self.pause_length() {
             (self.doublings, self.calm_since) = (self.doublings - 1, now);

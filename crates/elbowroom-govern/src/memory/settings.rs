@@ -18,7 +18,7 @@ pub struct MemorySettings {
     /// Memory is short when less than this part of it is free.
     pub short: Percent,
     /// A container that gives memory shows less in its view, so that its programs can give it back themselves.
-    pub views: bool,
+    pub lower_views: bool,
     /// Memory that containers do not use is taken while no container needs it, where a claim does not say.
     pub saving: bool,
     /// The part of the time that a container may wait for memory on that account.
@@ -32,7 +32,7 @@ impl Default for MemorySettings {
             period: Micros::secs(1),
             lend: Percent::whole(75),
             short: Percent::whole(4),
-            views: true,
+            lower_views: true,
             saving: false,
             saving_pressure: Percent::hundredths(10),
         }

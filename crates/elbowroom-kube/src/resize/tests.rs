@@ -95,9 +95,9 @@ fn bounds_that_are_read_are_not_handed_to_the_agent() {
         ("disk-max", "2Gi", true),
         ("priority", "3", true),
     ] {
-        assert_eq!(hand_on(&format!("{PREFIX}{key}"), value), expect, "{key}={value}");
+        assert_eq!(is_agent_label(&format!("{PREFIX}{key}"), value), expect, "{key}={value}");
     }
-    assert!(hand_on("example.com/memory-max", "2Gi"));
+    assert!(is_agent_label("example.com/memory-max", "2Gi"));
 }
 
 /// A container as the agent's own judge sees it.

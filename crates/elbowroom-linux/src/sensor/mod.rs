@@ -140,7 +140,7 @@ pub struct Sensor {
     budget: FdBudget,
     /// What is kept open of groups whose statistics are asked for again and again.
     details: BTreeMap<CgroupId, CgroupFileCache>,
-    tier: ActivitySource,
+    source: ActivitySource,
     machine: node_counters::NodeCounters,
     disks: disks::DiskWatch,
     last_tick_cost: TickCost,
@@ -187,14 +187,14 @@ impl Sensor {
         let node = read_node(&root)?;
         let possible = cpu_list(&root, "sys/devices/system/cpu/possible").unwrap_or(node.online);
         let machine = node_counters::NodeCounters::best_source(&layout);
-        let tier = if config.bpf && root.is_host() {
+        let source = if config.bpf && root.is_host() {
             tick::choose_activity_source(&layout)
         } else {
             ActivitySource::Files
         };
         tracing::info!(
             layout = ?layout.mode, hierarchies = walked.len(), notifications = watch.name(),
-            busy_from = machine.busy_source(), tier = tier.name(), nofile, "sensing"
+            busy_from = machine.busy_source(), source = source.name(), nofile, "sensing"
         );
         let now = Instant::now();
         Ok(Self {
@@ -218,7 +218,7 @@ impl Sensor {
             warnings: Warnings::default(),
             budget: FdBudget::new(nofile),
             details: BTreeMap::new(),
-            tier,
+            source,
             machine,
             disks: disks::DiskWatch::default(),
             last_tick_cost: TickCost::default(),
@@ -276,8 +276,8 @@ impl Sensor {
     }
 
     /// The source that says which groups ran.
-    pub fn tier(&self) -> &ActivitySource {
-        &self.tier
+    pub fn source(&self) -> &ActivitySource {
+        &self.source
     }
 
     /// The file that [`elbowroom_types::sample::Tick::busy`] comes from.

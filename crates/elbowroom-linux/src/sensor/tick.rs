@@ -64,7 +64,7 @@ impl Sensor {
         root.explained = Micros::ZERO;
         root.usage.cpu = tick.busy;
         root.tick = self.ticks;
-        if let ActivitySource::Tracked(_) = self.tier {
+        if let ActivitySource::Tracked(_) = self.source {
             self.read_active(&mut tick);
             self.read_due(&mut tick);
         } else {
@@ -147,7 +147,7 @@ impl Sensor {
 
     /// Adds what the tier saw, to each group and to those above it, and reads the memory of groups that ran.
     fn read_active(&mut self, tick: &mut Tick) {
-        let ActivitySource::Tracked(source) = &mut self.tier else { return };
+        let ActivitySource::Tracked(source) = &mut self.source else { return };
         let meters = &mut self.tree.meters;
         let ticks = self.ticks;
         let (mut ran, mut touched) = (Vec::new(), Vec::new());
@@ -268,8 +268,8 @@ impl Sensor {
     }
 
     /// Sets the source that says which groups ran, from now on.
-    pub fn set_tier(&mut self, tier: ActivitySource) {
-        self.tier = tier;
+    pub fn set_source(&mut self, source: ActivitySource) {
+        self.source = source;
         for slot in 0..self.tree.slots() {
             self.track(slot);
         }
@@ -278,7 +278,7 @@ impl Sensor {
     /// Has the tier follow a group, if there is one that can.
     pub(super) fn track(&mut self, slot: GroupSlot) {
         let Some(inode) = self.tree.get(slot).filter(|e| e.visible).map(|e| e.inodes[0]) else { return };
-        let tracked = match &mut self.tier {
+        let tracked = match &mut self.source {
             ActivitySource::Tracked(source) if slot != GroupTree::ROOT && inode != 0 => {
                 source.track(inode, slot as u32)
             }
@@ -293,7 +293,7 @@ impl Sensor {
     /// Has the tier forget a group.
     pub(super) fn untrack(&mut self, slot: GroupSlot) {
         if let (ActivitySource::Tracked(source), Some(_)) =
-            (&mut self.tier, self.tree.meters[slot].tracked.take())
+            (&mut self.source, self.tree.meters[slot].tracked.take())
         {
             source.untrack(self.tree[slot].seen[0]);
         }

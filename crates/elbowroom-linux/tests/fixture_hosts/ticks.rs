@@ -261,7 +261,7 @@ fn an_active_tier_adds_what_it_saw_up_to_the_top_without_reading_cpu_files() {
     use std::os::unix::fs::MetadataExt;
     let (host, mut sensor, events) = open(HYBRID);
     let said = Said::default();
-    sensor.set_tier(ActivitySource::Tracked(Box::new(said.clone())));
+    sensor.set_source(ActivitySource::Tracked(Box::new(said.clone())));
     let inode =
         |path: &str| std::fs::metadata(host.path().join("sys/fs/cgroup/cpu").join(path)).unwrap().ino();
     let ids = groups(&events);
@@ -292,7 +292,7 @@ fn in_an_active_tier_the_kernels_own_account_is_read_of_groups_that_ran_and_of_n
     use std::os::unix::fs::MetadataExt;
     let (host, mut sensor, events) = open(HYBRID);
     let said = Said::default();
-    sensor.set_tier(ActivitySource::Tracked(Box::new(said.clone())));
+    sensor.set_source(ActivitySource::Tracked(Box::new(said.clone())));
     let inode = std::fs::metadata(host.path().join("sys/fs/cgroup/cpu").join(WEB)).unwrap().ino();
     let (web, docker) = (groups(&events)[&format!("/{WEB}")].id, groups(&events)["/docker"].id);
     sensor.tick(Micros::secs(1));

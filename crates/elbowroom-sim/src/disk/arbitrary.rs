@@ -112,7 +112,7 @@ fn size(random: &mut SplitMix64) -> u32 {
 }
 
 fn claim(random: &mut SplitMix64, name: &str, drive: &Drive) -> Claim {
-    let reserve = |random: &mut SplitMix64, whole: f64| {
+    let reservation = |random: &mut SplitMix64, whole: f64| {
         random.one_in(6).then(|| (whole * random.magnitude(0.02, 0.8)) as u64)
     };
     let speed = drive.speed;
@@ -123,10 +123,10 @@ fn claim(random: &mut SplitMix64, name: &str, drive: &Drive) -> Claim {
         memory: MemoryClaim::default(),
         disk_is_asked: false,
         disk: DiskReservation {
-            rbps: reserve(random, speed.rbps),
-            wbps: reserve(random, speed.wbps),
-            riops: reserve(random, speed.riops),
-            wiops: reserve(random, speed.wiops),
+            rbps: reservation(random, speed.rbps),
+            wbps: reservation(random, speed.wbps),
+            riops: reservation(random, speed.riops),
+            wiops: reservation(random, speed.wiops),
         },
         class: random.pick(&[ServiceClass::Throughput, ServiceClass::Throughput, ServiceClass::Latency]),
     }

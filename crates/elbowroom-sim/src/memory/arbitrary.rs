@@ -62,7 +62,7 @@ fn tenant(random: &mut SplitMix64, i: usize, mib: f64, lasts: Micros) -> MemoryT
 
 fn claim(random: &mut SplitMix64, name: &str, mib: f64) -> Claim {
     let memory = MemoryClaim {
-        reserve: (!random.one_in(3)).then(|| size(random, 0.01 * mib, 0.6 * mib)),
+        reservation: (!random.one_in(3)).then(|| size(random, 0.01 * mib, 0.6 * mib)),
         promised: None,
         lend: random.one_in(3).then(|| Percent::whole(random.below(101) as u16)),
         guaranteed: random.one_in(8),

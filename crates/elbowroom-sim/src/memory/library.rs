@@ -140,8 +140,8 @@ fn database(mib: u64) -> MemoryProgram {
     }
 }
 
-fn tenant(name: &str, program: MemoryProgram, (reserve, max): (Bytes, Bytes)) -> MemoryTenant {
-    let memory = MemoryClaim { reserve: Some(reserve), ..MemoryClaim::default() };
+fn tenant(name: &str, program: MemoryProgram, (reservation, max): (Bytes, Bytes)) -> MemoryTenant {
+    let memory = MemoryClaim { reservation: Some(reservation), ..MemoryClaim::default() };
     MemoryTenant {
         name: name.to_owned(),
         claim: Some(Claim { container: name.to_owned(), memory, ..Claim::default() }),

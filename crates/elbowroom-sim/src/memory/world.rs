@@ -195,7 +195,7 @@ impl<'a> MemorySimulator<'a> {
                 cell.tenant.probe.report(&cell.tenant.program, self.now, cell.served, cell.offered)
             {
                 let (at, until) = (self.now, self.now.saturating_add(TTL));
-                events.push(HostEvent::Heard(ProbeUpdate { at, until, group: id(i), report }));
+                events.push(HostEvent::Probe(ProbeUpdate { at, until, group: id(i), report }));
             }
         }
         events.push(HostEvent::MemoryTick(self.measure()));

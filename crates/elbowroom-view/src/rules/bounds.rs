@@ -97,7 +97,7 @@ impl ViewTable {
 
     /// Orders groups by depth and parent, so that siblings are neighbours and parents come first.
     ///
-    /// A group whose parent is not known stands at the top beside the root. Without [`ViewPolicy::hierarchy`] only containers
+    /// A group whose parent is not known stands at the top beside the root. Without [`ViewRules::hierarchy`] only containers
     /// have a place, all at the top, whether they have processes or not: the paper sums over all containers.
     fn build_sched_tree(&mut self) {
         let parent = |slot: &ViewSlot| slot.group.parent.and_then(|id| self.index.get(&id)).copied();

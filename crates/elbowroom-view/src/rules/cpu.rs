@@ -20,7 +20,7 @@
 //! - `an_idle_container_never_grows`
 //! - `a_step_is_at_most_one_cpu`
 
-use super::ViewPolicy;
+use super::ViewRules;
 use super::hierarchy::Nanocpu;
 use elbowroom_types::sample::CpuMax;
 use elbowroom_types::unit::{Limit, Micros, Millicpu};
@@ -78,7 +78,7 @@ pub fn step(
     used: Micros,
     period: Micros,
     slack: Slack,
-    policy: &ViewPolicy,
+    policy: &ViewRules,
 ) -> u32 {
     let e = e.clamp(bounds.lower, bounds.upper);
     let busy = is_busy(used, e, period, policy);
@@ -93,7 +93,7 @@ pub fn step(
 }
 
 /// The paper's `u / (E * t) > 95 %`.
-pub(crate) fn is_busy(used: Micros, e: u32, period: Micros, policy: &ViewPolicy) -> bool {
+pub(crate) fn is_busy(used: Micros, e: u32, period: Micros, policy: &ViewRules) -> bool {
     policy.cpu_busy.exceeded_by(used.get(), u128::from(e) * u128::from(period.get()))
 }
 
@@ -154,7 +154,7 @@ mod tests {
     }
 
     /// E, share of E used in percent, unused time -> E of the next period; bounds are 4..=10.
-    fn check_step(policy: &ViewPolicy, e: u32, percent: u64, unused: u64, expect: u32) {
+    fn check_step(policy: &ViewRules, e: u32, percent: u64, unused: u64, expect: u32) {
         let used = Micros(u64::from(e) * T.get() * percent / 100);
         let got = step(e, CpuBounds { lower: 4, upper: 10 }, used, T, slack(unused), policy);
         assert_eq!(got, expect, "E={e} used {percent}% unused {unused}us");
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn steps_are_the_papers() {
-        let paper = &ViewPolicy::paper();
+        let paper = &ViewRules::paper();
         check_step(paper, 4, 100, 1, 5);
         check_step(paper, 4, 96, 1, 5);
         check_step(paper, 4, 95, 1, 4);
@@ -181,19 +181,19 @@ mod tests {
             let bounds = bounds(Limit::At(Millicpu(quota)), allowed, Nanocpu(fair));
             prop_assert!(1 <= bounds.lower && bounds.lower <= bounds.upper);
             let slack = Slack { unused: Micros(unused), capacity: Micros(capacity) };
-            let next = step(e, bounds, Micros(used), Micros(period), slack, &ViewPolicy::default());
+            let next = step(e, bounds, Micros(used), Micros(period), slack, &ViewRules::default());
             prop_assert!(bounds.lower <= next && next <= bounds.upper);
         }
 
         #[test]
         fn an_idle_container_never_grows(e in 4u32..=10, unused: u64) {
             let bounds = CpuBounds { lower: 4, upper: 10 };
-            prop_assert!(step(e, bounds, Micros::ZERO, T, slack(unused), &ViewPolicy::default()) <= e);
+            prop_assert!(step(e, bounds, Micros::ZERO, T, slack(unused), &ViewRules::default()) <= e);
         }
 
         #[test]
         fn a_step_is_at_most_one_cpu(e in 4u32..=10, used: u64, unused: u64) {
-            let next = step(e, CpuBounds { lower: 4, upper: 10 }, Micros(used), T, slack(unused), &ViewPolicy::paper());
+            let next = step(e, CpuBounds { lower: 4, upper: 10 }, Micros(used), T, slack(unused), &ViewRules::paper());
             prop_assert!(next.abs_diff(e) <= 1);
         }
     }

@@ -29,7 +29,7 @@ impl HarmMark {
     }
 
     /// It was in the way for so long.
-    pub(super) fn wear(&mut self, time: Micros) {
+    pub(super) fn decay(&mut self, time: Micros) {
         self.worn = self.worn.saturating_add(time).min(WORN_OFF_AFTER);
     }
 
@@ -51,7 +51,7 @@ mod tests {
         let mut mark = HarmMark::new(Bytes::mib(192), Bytes::mib(512));
         let mut left = || {
             let now = mark.left();
-            mark.wear(Micros::secs(150));
+            mark.decay(Micros::secs(150));
             now.get() >> 20
         };
         assert_eq!([left(), left(), left(), left(), left(), left()], [256, 252, 224, 148, 0, 0]);
@@ -64,7 +64,7 @@ mod tests {
             let mut mark = HarmMark::new(Bytes(left), Bytes(given));
             for wait in waits {
                 let before = mark.left();
-                mark.wear(Micros(wait));
+                mark.decay(Micros(wait));
                 prop_assert!(mark.left() <= before);
             }
         }

@@ -18,7 +18,7 @@
 //! - LOW and HIGH: the sums of the zones' watermarks.
 //!
 //! On a machine that has been up for a while nearly all memory that programs do not use is page cache, and `MemFree` stays at the
-//! watermarks. With [`ViewPolicy::reclaimable_memory`] `c_free` is what could be had: `MemAvailable`, the kernel's own estimate
+//! watermarks. With [`ViewRules::reclaimable_memory`] `c_free` is what could be had: `MemAvailable`, the kernel's own estimate
 //! (mm/show_mem.c `si_mem_available`), less what is protected. What reclaim then takes may still be a file that a neighbour reads again and
 //! again, so effective memory also falls back when reclaim hurts ([`reclaim_cost`], `file_refaults.rs`), and grows slowly beyond what hurt
 //! (`harm_mark.rs`).
@@ -35,7 +35,7 @@
 //! - `grants_are_no_more_than_what_is_left`
 //! - `what_a_group_grants_fits_into_its_limit` (tests/view_extensions.rs)
 
-use super::ViewPolicy;
+use super::ViewRules;
 use elbowroom_types::sample::{NodeProperties, ReclaimCounters};
 use elbowroom_types::unit::{Bytes, Limit, Micros, Percent};
 use serde::{Deserialize, Serialize};
@@ -81,7 +81,7 @@ pub struct MemorySamplePair {
     pub usage: Bytes,
     /// `p_mem`.
     pub usage_before: Bytes,
-    /// `c_free`: free memory, or with [`ViewPolicy::reclaimable_memory`] what could be had.
+    /// `c_free`: free memory, or with [`ViewRules::reclaimable_memory`] what could be had.
     pub free: Bytes,
     /// `p_free`.
     pub free_before: Bytes,
@@ -184,7 +184,7 @@ pub fn bounds(settings: &ViewMemoryLimits, mem_total: Bytes) -> MemoryBounds {
 ///   about what growth costs, so each byte granted counts as one byte of free memory gone. Taken at its word, a negative
 ///   ratio would predict that growth frees memory.
 /// - `c_mem == p_mem`: nothing was learned, and a container that takes nothing needs nothing: hold. With
-///   [`ViewPolicy::memory_promises`], which bounds growth by other means, a byte counts as a byte as above; a program that
+///   [`ViewRules::memory_promises`], which bounds growth by other means, a byte counts as a byte as above; a program that
 ///   stops short of what it is shown would otherwise never be shown more, however much becomes free.
 /// - `d` is rounded up to whole pages and cut at the rest, so that the hard limit is reached rather than approached.
 pub fn step(
@@ -192,7 +192,7 @@ pub fn step(
     bounds: MemoryBounds,
     samples: &MemorySamplePair,
     node: &NodeProperties,
-    policy: &ViewPolicy,
+    policy: &ViewRules,
 ) -> MemoryStep {
     if samples.free > node.low_mark {
         if is_pressed(samples.usage, e, policy) && e < bounds.hard {
@@ -210,12 +210,12 @@ pub fn step(
 }
 
 /// The paper's `c_mem / E > 90 %`.
-pub(crate) fn is_pressed(usage: Bytes, e: Bytes, policy: &ViewPolicy) -> bool {
+pub(crate) fn is_pressed(usage: Bytes, e: Bytes, policy: &ViewRules) -> bool {
     policy.memory_pressed.exceeded_by(usage.get(), u128::from(e.get()))
 }
 
 /// The paper's `d`, in whole pages.
-fn increment(e: Bytes, hard: Bytes, page_size: Bytes, policy: &ViewPolicy) -> Bytes {
+fn increment(e: Bytes, hard: Bytes, page_size: Bytes, policy: &ViewRules) -> Bytes {
     let rest = hard.saturating_sub(e).get();
     let page = page_size.get().max(1);
     let pages = policy.memory_step.of(rest).div_ceil(page).max(1);
@@ -223,7 +223,7 @@ fn increment(e: Bytes, hard: Bytes, page_size: Bytes, policy: &ViewPolicy) -> By
 }
 
 /// The paper's `predict`: free memory that goes when the container takes `by` more.
-fn predict(samples: &MemorySamplePair, by: Bytes, policy: &ViewPolicy) -> Option<Bytes> {
+fn predict(samples: &MemorySamplePair, by: Bytes, policy: &ViewRules) -> Option<Bytes> {
     let fell = i128::from(samples.free_before.get()) - i128::from(samples.free.get());
     let grew = i128::from(samples.usage.get()) - i128::from(samples.usage_before.get());
     if grew == 0 {
@@ -238,7 +238,7 @@ fn predict(samples: &MemorySamplePair, by: Bytes, policy: &ViewPolicy) -> Option
 
 /// What a container above its soft limit has been promised and may come for: the part of `E` it has not filled, but no more
 /// than the headroom growth keeps ahead of usage. One that has shrunk since does not hold the rest back from others.
-pub fn promised(e: Bytes, bounds: MemoryBounds, usage: Bytes, policy: &ViewPolicy) -> Bytes {
+pub fn promised(e: Bytes, bounds: MemoryBounds, usage: Bytes, policy: &ViewRules) -> Bytes {
     let unfilled = e.saturating_sub(usage.max(bounds.soft));
     let headroom = e.saturating_sub(Bytes(policy.memory_pressed.of(e.get())));
     unfilled.min(headroom)
@@ -336,10 +336,10 @@ mod tests {
 
     /// E, c_mem, p_mem, c_free, p_free in MiB; bounds are 15..=30 GiB.
     fn decide(numbers: [u64; 5]) -> MemoryStep {
-        decide_by(&ViewPolicy::paper(), numbers)
+        decide_by(&ViewRules::paper(), numbers)
     }
 
-    fn decide_by(policy: &ViewPolicy, [e, usage, usage_before, free, free_before]: [u64; 5]) -> MemoryStep {
+    fn decide_by(policy: &ViewRules, [e, usage, usage_before, free, free_before]: [u64; 5]) -> MemoryStep {
         let mib = Bytes::mib;
         let samples = MemorySamplePair {
             usage: mib(usage),
@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn a_standstill_holds_unless_promises_are_counted() {
         assert_eq!(decide([20_480, 19_000, 19_000, 50_000, 50_200]), MemoryStep::Hold);
-        let counted = ViewPolicy { memory_promises: true, ..ViewPolicy::paper() };
+        let counted = ViewRules { memory_promises: true, ..ViewRules::paper() };
         assert_eq!(decide_by(&counted, [20_480, 19_000, 19_000, 50_000, 50_200]), grow(1024, 1024));
         assert_eq!(decide_by(&counted, [20_480, 19_000, 19_000, 1_274, 1_274]), MemoryStep::Hold);
     }
@@ -418,7 +418,7 @@ mod tests {
         let bounds = MemoryBounds { soft: GIB(15), hard: GIB(30) };
         let check = |e, usage, expect| {
             assert_eq!(
-                promised(GIB(e), bounds, GIB(usage), &ViewPolicy::paper()),
+                promised(GIB(e), bounds, GIB(usage), &ViewRules::paper()),
                 GIB(expect),
                 "{usage} of {e}"
             );
@@ -473,7 +473,7 @@ mod tests {
         while e < bounds.hard {
             let samples =
                 MemorySamplePair { usage: e, usage_before: GIB(1), free: GIB(90), free_before: GIB(90) };
-            let MemoryStep::Grow { by, .. } = step(e, bounds, &samples, &node(), &ViewPolicy::paper()) else {
+            let MemoryStep::Grow { by, .. } = step(e, bounds, &samples, &node(), &ViewRules::paper()) else {
                 panic!("stuck at {e}")
             };
             assert!(by.get().is_multiple_of(4096));
@@ -496,7 +496,7 @@ mod tests {
     }
 
     fn next(e: Bytes, bounds: MemoryBounds, samples: &MemorySamplePair, node: &NodeProperties) -> Bytes {
-        match step(e, bounds, samples, node, &ViewPolicy::paper()) {
+        match step(e, bounds, samples, node, &ViewRules::paper()) {
             MemoryStep::Hold => e,
             MemoryStep::Grow { by, .. } => Bytes(e.get().checked_add(by.get()).unwrap()),
             MemoryStep::Reset => bounds.soft,
@@ -533,7 +533,7 @@ mod tests {
 
         #[test]
         fn growth_leaves_the_high_mark_free((bounds, e, samples, node) in anything()) {
-            if let MemoryStep::Grow { predict, .. } = step(e, bounds, &samples, &node, &ViewPolicy::paper()) {
+            if let MemoryStep::Grow { predict, .. } = step(e, bounds, &samples, &node, &ViewRules::paper()) {
                 prop_assert!(samples.free.saturating_sub(predict) > node.high_mark);
             }
         }

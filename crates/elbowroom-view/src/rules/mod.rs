@@ -48,7 +48,7 @@ pub use explain::{
     CpuUtilization, GrowthHold, MAX_VIEW_CHANGES, ViewChange, ViewChangeReason, ViewDelta, ViewExplanation,
     ViewInputs,
 };
-pub use policy::{CpuRule, ViewPolicy};
+pub use policy::{CpuRule, ViewRules};
 pub use views::ViewTable;
 
 use elbowroom_types::cpuset::CpuSet;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub enum CpuRule {
     /// Algorithm 1 as printed: one CPU up or down per period, a flat sum over all containers, any slack is slack. The
-    /// extensions of [`ViewPolicy`] are off, whatever their fields say.
+    /// extensions of [`ViewRules`] are off, whatever their fields say.
     Paper,
     /// Effective CPU is what weighted max-min fairness would give. It is down within 200 ms and up within a second, where single
     /// steps need dozens of periods on a big machine. It is right for programs that do not follow their view, which leave no slack
@@ -20,9 +20,9 @@ pub enum CpuRule {
 /// The choices. Every field has a default; an unknown field is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "snake_case")]
-pub struct ViewPolicy {
+pub struct ViewRules {
     /// How effective CPU moves between its bounds.
-    pub policy: CpuRule,
+    pub cpu: CpuRule,
     /// Count a container's fair share level by level among siblings that have processes, bind it by the tightest quota and
     /// cpuset of all its ancestors, and grant it no memory that a group above it has promised to others
     /// (`docs/decisions/0031-memory-of-groups.md`). Off: by its own settings, among all containers of the machine, as if
@@ -31,7 +31,7 @@ pub struct ViewPolicy {
     /// Measure CPU time on the CPUs that the container may use, where ticks carry per-CPU times. Off: all CPUs count, also those
     /// where the container cannot go.
     pub cpuset_slack: bool,
-    /// Leave groups that used no CPU time for [`ViewPolicy::idle_after`] out of the sum behind LOWER.
+    /// Leave groups that used no CPU time for [`ViewRules::idle_after`] out of the sum behind LOWER.
     ///
     /// Hazard: LOWER is then no longer a guarantee. When the sleepers wake, it falls back at once, and a program that
     /// sized itself by the higher bound has more threads than its share carries. Off by default for that reason:
@@ -45,7 +45,7 @@ pub struct ViewPolicy {
     /// thrown back to their soft limits when they come for it.
     pub memory_promises: bool,
     /// Count memory as free that the kernel would reclaim without hurting a container (`MemAvailable` less what is protected), leave
-    /// to others what they have reserved, and fall back when reclaim hurts, not when it runs; with [`ViewPolicy::memory_promises`], grow
+    /// to others what they have reserved, and fall back when reclaim hurts, not when it runs; with [`ViewRules::memory_promises`], grow
     /// slowly beyond what hurt (`docs/decisions/0038-memory-on-warm-hosts.md`). Off: the paper, where only `MemFree` counts, which page
     /// cache brings down to the watermarks on every machine that has been up for a day.
     pub reclaimable_memory: bool,
@@ -57,11 +57,11 @@ pub struct ViewPolicy {
     pub memory_step: Percent,
 }
 
-impl ViewPolicy {
+impl ViewRules {
     /// The paper's algorithms and constants, nothing else.
     pub const fn paper() -> Self {
         Self {
-            policy: CpuRule::Paper,
+            cpu: CpuRule::Paper,
             hierarchy: false,
             cpuset_slack: false,
             idle_siblings: false,
@@ -77,7 +77,7 @@ impl ViewPolicy {
     /// The choices as they apply: [`CpuRule::Paper`] has no extensions. Its three thresholds stay what the file says.
     #[must_use]
     pub const fn in_force(self) -> Self {
-        match self.policy {
+        match self.cpu {
             CpuRule::Paper => Self {
                 cpu_busy: self.cpu_busy,
                 memory_pressed: self.memory_pressed,
@@ -89,10 +89,10 @@ impl ViewPolicy {
     }
 }
 
-impl Default for ViewPolicy {
+impl Default for ViewRules {
     fn default() -> Self {
         Self {
-            policy: CpuRule::Waterfill,
+            cpu: CpuRule::Waterfill,
             hierarchy: true,
             cpuset_slack: true,
             memory_promises: true,
@@ -108,9 +108,9 @@ mod tests {
 
     #[test]
     fn a_policy_reads_as_people_write_it() {
-        let text = r#"{"policy": "waterfill", "idle_after": "250ms", "memory_step": "0.5%"}"#;
-        let policy: ViewPolicy = serde_json::from_str(text).unwrap();
-        assert_eq!((policy.policy, policy.idle_after), (CpuRule::Waterfill, Micros::millis(250)));
+        let text = r#"{"cpu": "waterfill", "idle_after": "250ms", "memory_step": "0.5%"}"#;
+        let policy: ViewRules = serde_json::from_str(text).unwrap();
+        assert_eq!((policy.cpu, policy.idle_after), (CpuRule::Waterfill, Micros::millis(250)));
         assert_eq!(policy.cpu_busy, Percent::whole(95), "the rest are defaults");
     }
 
@@ -122,14 +122,13 @@ mod tests {
             r#"{"cpu_busy": "95"}"#,
             r#"{"idle_after": "1"}"#,
         ] {
-            assert!(serde_json::from_str::<ViewPolicy>(text).is_err(), "{text}");
+            assert!(serde_json::from_str::<ViewRules>(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn a_rule_that_does_not_exist_is_refused_with_those_that_do() {
-        let refused =
-            serde_json::from_str::<ViewPolicy>(r#"{"policy": "adaptive"}"#).unwrap_err().to_string();
+        let refused = serde_json::from_str::<ViewRules>(r#"{"cpu": "adaptive"}"#).unwrap_err().to_string();
         assert!(
             refused.starts_with("unknown variant `adaptive`, expected `paper` or `waterfill`"),
             "{refused}"
@@ -139,16 +138,16 @@ mod tests {
     #[test]
     fn a_policy_writes_and_reads_back() {
         for idle_after in [Micros(1), Micros(1_000_500), Micros::secs(90)] {
-            let policy = ViewPolicy { idle_after, ..ViewPolicy::default() };
+            let policy = ViewRules { idle_after, ..ViewRules::default() };
             let text = serde_json::to_string(&policy).unwrap();
-            assert_eq!(serde_json::from_str::<ViewPolicy>(&text).unwrap(), policy, "{text}");
+            assert_eq!(serde_json::from_str::<ViewRules>(&text).unwrap(), policy, "{text}");
         }
     }
 
     #[test]
     fn the_paper_has_no_extensions_whatever_the_fields_say() {
-        let asked = ViewPolicy { policy: CpuRule::Paper, idle_siblings: true, ..ViewPolicy::default() };
-        assert_eq!(asked.in_force(), ViewPolicy::paper());
-        assert_eq!(ViewPolicy::default().in_force(), ViewPolicy::default());
+        let asked = ViewRules { cpu: CpuRule::Paper, idle_siblings: true, ..ViewRules::default() };
+        assert_eq!(asked.in_force(), ViewRules::paper());
+        assert_eq!(ViewRules::default().in_force(), ViewRules::default());
     }
 }

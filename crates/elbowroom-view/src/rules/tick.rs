@@ -78,7 +78,7 @@ impl ViewTable {
         }
 
         let mut woke = false;
-        let climbs = measured.filter(|_| self.policy.policy != CpuRule::Waterfill);
+        let climbs = measured.filter(|_| self.policy.cpu != CpuRule::Waterfill);
         for (id, usage) in &tick.usage {
             let Some(&i) = self.index.get(id) else { continue };
             let Some(slot) = self.slots[i as usize].as_mut() else { continue };

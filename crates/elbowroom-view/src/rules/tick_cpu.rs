@@ -16,7 +16,7 @@ const MAX_FILLS: usize = 16;
 impl ViewTable {
     /// How long a CPU period is at least. The paper decides in every tick.
     pub const fn cpu_period_length(&self) -> Micros {
-        match self.policy.policy {
+        match self.policy.cpu {
             CpuRule::Paper => Micros::ZERO,
             CpuRule::Waterfill => calm::PERIOD,
         }
@@ -211,7 +211,7 @@ impl ViewTable {
 }
 
 /// Whether a container used all it has, or was held back by its quota while it did.
-fn is_busy(load: &CpuUtilization, throttled: Option<Micros>, policy: &super::ViewPolicy) -> bool {
+fn is_busy(load: &CpuUtilization, throttled: Option<Micros>, policy: &super::ViewRules) -> bool {
     let wanted = load.used.saturating_add(throttled.unwrap_or(Micros::ZERO));
     cpu::is_busy(wanted, load.cpus, load.period, policy)
 }

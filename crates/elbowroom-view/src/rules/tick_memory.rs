@@ -121,7 +121,7 @@ impl ViewTable {
         let (at, free) = (self.now(), self.mem_free[0]);
         let requests = self.growth_requests(node);
         if requests.is_marked(node.page_size) {
-            self.harm_mark.wear(length);
+            self.harm_mark.decay(length);
         }
         self.update_overcommitted(node);
         for k in (0..self.pressed.len()).rev() {
@@ -183,11 +183,11 @@ impl ViewTable {
             true => self.slots.iter().flatten().map(reserved).sum(),
             false => Bytes::ZERO,
         };
-        let unspoken_for = free.saturating_sub(promised.saturating_add(reserved));
+        let unreserved = free.saturating_sub(promised.saturating_add(reserved));
         GrowthRequests {
             asked,
-            left: unspoken_for.saturating_sub(node.high_mark.max(self.harm_mark.left())),
-            left_without_mark: unspoken_for.saturating_sub(node.high_mark),
+            left: unreserved.saturating_sub(node.high_mark.max(self.harm_mark.left())),
+            left_without_mark: unreserved.saturating_sub(node.high_mark),
         }
     }
 

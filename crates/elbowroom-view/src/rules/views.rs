@@ -6,7 +6,7 @@ use super::harm_mark::HarmMark;
 use super::hierarchy::{CpuEntitlement, SchedGroup};
 use super::slots::{SlotIndex, SlotSet, ViewSlot};
 use super::tick::MachineReadings;
-use super::{View, ViewPolicy, cpu, memory, waterfill};
+use super::{View, ViewRules, cpu, memory, waterfill};
 use elbowroom_types::cpuset::CpuSet;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::memory::ViewCeiling;
@@ -23,7 +23,7 @@ use elbowroom_types::unit::{Bytes, Micros, Millicpu};
 /// container inside a group whose memory is sold twice. The containers left out by that are those for which the algorithms say: stay.
 #[derive(Clone, Debug)]
 pub struct ViewTable {
-    pub(super) policy: ViewPolicy,
+    pub(super) policy: ViewRules,
     /// `None` until the machine is known; then there are views.
     pub(super) node: Option<NodeProperties>,
     pub(super) slots: Vec<Option<ViewSlot>>,
@@ -50,7 +50,7 @@ pub struct ViewTable {
     pub(super) above_soft: SlotSet,
     /// Containers that fill their effective memory and are below the hard limit.
     pub(super) pressed: SlotSet,
-    /// Groups that used CPU time lately; kept for [`ViewPolicy::idle_siblings`] only.
+    /// Groups that used CPU time lately; kept for [`ViewRules::idle_siblings`] only.
     pub(super) active: SlotSet,
     /// Containers that no tick has seen.
     pub(super) unsampled: Vec<u32>,
@@ -116,7 +116,7 @@ impl OvercommitState {
 
 impl ViewTable {
     /// No machine and no groups yet.
-    pub fn new(policy: ViewPolicy) -> Self {
+    pub fn new(policy: ViewRules) -> Self {
         Self {
             policy: policy.in_force(),
             node: None,
@@ -184,7 +184,7 @@ impl ViewTable {
                 | HostEvent::DiskTick(_)
                 | HostEvent::IoLimits(_) => false,
                 HostEvent::ViewCeiling(view_ceiling) => self.apply_view_ceiling(view_ceiling),
-                HostEvent::MemoryTick(_) | HostEvent::MemoryDone(_) | HostEvent::Heard(_) => false,
+                HostEvent::MemoryTick(_) | HostEvent::MemoryDone(_) | HostEvent::Probe(_) => false,
             };
         }
         if stale {

@@ -5,7 +5,7 @@ use elbowroom_sim::{GroupRole, NodeProgram, NodeSimulator, ProgramDemand};
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::sample::{CgroupSettings, CpuMax, HostEvent, Tick, Usage};
 use elbowroom_types::unit::{Bytes, CpuShare, Limit, Micros};
-use elbowroom_view::rules::{View, ViewChange, ViewPolicy, ViewTable};
+use elbowroom_view::rules::{View, ViewChange, ViewRules, ViewTable};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(policy: ViewPolicy, cpus: u32, memory: Bytes) -> Self {
+    pub fn new(policy: ViewRules, cpus: u32, memory: Bytes) -> Self {
         let sim = NodeSimulator::new(cpus, memory);
         let mut world = Self { views: ViewTable::new(policy), events: Vec::new(), sim };
         world.apply(world.sim.node());
@@ -136,7 +136,7 @@ pub fn cpuset(list: &str) -> CgroupSettings {
 }
 
 /// The views of containers with these limits, and identities from 1, on a machine of 8 CPUs: for ticks made by hand.
-pub fn by_hand(policy: ViewPolicy, limits: &[CgroupSettings]) -> ViewTable {
+pub fn by_hand(policy: ViewRules, limits: &[CgroupSettings]) -> ViewTable {
     let mut world = World::new(policy, 8, Bytes::gib(64));
     for limits in limits {
         world.container(None, *limits, threads(0));

@@ -229,5 +229,5 @@ fn check_age(reading: Result<NodeReading>, oldest: Micros) -> Result<NodeReading
     Ok(reading)
 }
 
-/// Rooms by name.
-type Rooms<'a> = BTreeMap<&'a str, &'a NodeResources>;
+/// Nodes by name.
+type NodesByName<'a> = BTreeMap<&'a str, &'a NodeResources>;

@@ -17,7 +17,7 @@ pub(super) const MAX_RESPONSE_BYTES: usize = 256 << 20;
 /// What is asked: the numbers of nodes and disks, what containers see, when a node was scraped, and which nodes had numbers within
 /// an hour and have none any more. `fleet` is a label of ours, for what has no name.
 const QUERY: &str = r#"{__name__=~"elbowroom_info|elbowroom_containers|elbowroom_alerts|elbowroom_node_.+|elbowroom_disk_(capacity_.+|used_ratio|promised_ratio)"}
- or label_replace(sum by (instance) (elbowroom_cpu_effective), "fleet", "effective", "", "")
+ or label_replace(sum by (instance) (elbowroom_container_cpu_effective), "fleet", "effective", "", "")
  or label_replace(timestamp(elbowroom_node_cpus), "fleet", "time", "", "")
  or label_replace(count by (instance) (last_over_time(elbowroom_node_cpus[1h])) unless count by (instance) (elbowroom_node_cpus), "fleet", "gone", "", "")"#;
 

@@ -74,7 +74,7 @@ struct SnapshotView {
 #[derive(Deserialize)]
 struct SnapshotContainerMemory {
     usage: Bytes,
-    reserve: Bytes,
+    reservation: Bytes,
 }
 
 #[derive(Deserialize)]
@@ -123,7 +123,7 @@ pub fn read(json: &[u8]) -> Result<NodeReading> {
         serde_json::from_slice(json).context("its snapshot: is its agent of another version?")?;
     let machine = snapshot.memory.pools.iter().find(|pool| pool.path == "/");
     let statuses = snapshot.containers.iter().filter_map(|c| c.memory.as_ref());
-    let statuses = statuses.map(|status| (status.reserve, status.usage));
+    let statuses = statuses.map(|status| (status.reservation, status.usage));
     let node = &snapshot.node;
     // A governor that is off measures nothing: what could be had of the machine is all that is known then.
     let free = machine.map(|pool| pool.room).or(node.memory_available).or(node.memory_free);
@@ -175,7 +175,7 @@ mod tests {
             "node": { "cpus": 4, "cpu_used_millicpu": 1500, "memory_total": 100, "memory_free": 40, "new": {} },
             "status": { "version": "9" },
             "containers": [
-                { "view": { "millicpu": 2000 }, "memory": { "usage": 10, "reserve": 25 } },
+                { "view": { "millicpu": 2000 }, "memory": { "usage": 10, "reservation": 25 } },
                 { "view": { "millicpu": 2500 }, "memory": null },
             ],
             "disks": { "disks": [{

@@ -2,7 +2,7 @@
 
 use super::address::FleetNode;
 use super::reading::NodeReading;
-use super::{NodeSort, Rooms};
+use super::{NodeSort, NodesByName};
 use crate::fleet::placement::{PlacementRequest, RankedNode, rank};
 use crate::fleet::resources::{NodeDisk, NodeResources};
 use anyhow::Result;
@@ -103,7 +103,7 @@ impl FleetReport {
 
     fn with_ranking(mut self) -> Self {
         if let Some(ask) = &self.ask {
-            let rooms: Rooms<'_> =
+            let rooms: NodesByName<'_> =
                 self.nodes.iter().filter_map(|node| Some((node.name.as_str(), node.room()?))).collect();
             self.ranking = rank(rooms, ask, self.headroom);
             self.fits = Some(

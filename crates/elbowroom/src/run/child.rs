@@ -92,9 +92,9 @@ fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<Option<PathBuf>> 
 }
 
 /// The files show the view without the page too (a kernel before Linux 5.12, no sysfs); what is preloaded needs it.
-fn attach_page(place: &NamespaceRoot, page: &Path, surfaces: InjectionArgs) -> anyhow::Result<()> {
+fn attach_page(place: &NamespaceRoot, page: &Path, injections: InjectionArgs) -> anyhow::Result<()> {
     let there = place.attach_page(page).context("no view page for the libraries to preload");
-    match (there, surfaces.openmp || surfaces.libc) {
+    match (there, injections.openmp || injections.libc) {
         (Ok(true), _) | (_, false) => Ok(()),
         (Ok(false), true) => anyhow::bail!(
             "{}: no place for the view page: run without --openmp and --libc",

@@ -148,35 +148,35 @@ pub(crate) fn main(args: &AttendantArgs, run_dir: &Path) -> anyhow::Result<()> {
     // Not the leader of a process group: the runner started it. Keys on the runner's terminal are not for the agent.
     rustix::process::setsid().context("setsid")?;
     let layout = RunHierarchies::read()?;
-    let keeper = Arc::new(AgentKeeper { dir: args.dir.clone(), current: Mutex::default() });
+    let restarter = Arc::new(AgentRestarter { dir: args.dir.clone(), current: Mutex::default() });
     let thread = std::thread::spawn({
-        let (keeper, name) = (keeper.clone(), args.name.clone());
-        move || keeper.keep(&name)
+        let (restarter, name) = (restarter.clone(), args.name.clone());
+        move || restarter.run(&name)
     });
     if let Some(lock) = RunCgroup::wait_for_lock(&layout, &args.name)? {
         RunCgroup::adopt(&layout, &args.name, run_dir, lock).remove_when_empty();
     }
-    keeper.end();
+    restarter.end();
     remove(&args.dir);
     let _ = thread.join();
     Ok(())
 }
 
 /// Keeps an agent in a directory.
-struct AgentKeeper {
+struct AgentRestarter {
     dir: PathBuf,
-    current: Mutex<KeptAgent>,
+    current: Mutex<CurrentAgent>,
 }
 
-/// What the keeper started last, and whether it may start another.
+/// What the restarter started last, and whether it may start another.
 #[derive(Default)]
-struct KeptAgent {
+struct CurrentAgent {
     end: Option<OwnedFd>,
     is_over: bool,
 }
 
-impl AgentKeeper {
-    fn keep(&self, name: &str) {
+impl AgentRestarter {
+    fn run(&self, name: &str) {
         let mut is_first = true;
         loop {
             // Where a supervisor is killed, the agent's other processes start the next one.

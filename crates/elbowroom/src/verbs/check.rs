@@ -248,7 +248,7 @@ impl Host {
                 let told = self.sensor.as_ref().map_or("none", Sensor::notifications);
                 (told == "fanotify", (told != "fanotify").then(|| told.to_owned()))
             }
-            Bpf => (self.sensor.as_ref().is_some_and(|sensor| sensor.tier().name() == "bpf"), None),
+            Bpf => (self.sensor.as_ref().is_some_and(|sensor| sensor.source().name() == "bpf"), None),
             KernelMessages => (KernelLog::open().is_some(), None),
             OpenFiles(wanted) => {
                 let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
@@ -300,7 +300,7 @@ fn agent_text(report: &CheckOutput) -> String {
                 "agent",
                 agent.attached,
                 agent.containers,
-                agent.tier,
+                agent.source,
                 agent.pids.supervisor,
                 agent.pids.view_server,
                 agent.pids.policy

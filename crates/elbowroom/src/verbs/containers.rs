@@ -117,7 +117,7 @@ fn list_text(containers: &[ContainerView], style: TableStyle) -> String {
                     false => "no",
                 }
                 .to_owned(),
-                c.late_usec
+                c.view_delay_usec
                     .map_or_else(|| "-".to_owned(), |late| number_format::short_duration(Micros(late))),
                 format!("{:?}", c.engine).to_lowercase(),
                 c.id.chars().take(12).collect(),
@@ -195,7 +195,7 @@ pub(super) fn show_text(c: &ContainerView) -> String {
         (
             "attached",
             match (&c.attached, &c.attach_note) {
-                (true, _) => match c.late_usec {
+                (true, _) => match c.view_delay_usec {
                     Some(late) => format!("yes, {} after its first process started", Micros(late)),
                     None => "yes".to_owned(),
                 },

@@ -136,7 +136,7 @@ fn container_table(containers: &[ContainerMemory], style: TableStyle) -> String 
             entitled_cell(s.entitlement),
             number_format::short_bytes(s.lent.get()),
             source_name(s.source).to_owned(),
-            number_format::short_bytes(s.floor.get()),
+            number_format::short_bytes(s.minimum.get()),
             number_format::short_bytes(if s.enforced { s.protected.get() } else { 0 }),
         ];
         if is_saving {
@@ -191,7 +191,7 @@ pub(crate) fn memory_status_text(s: &ContainerMemoryStatus, verdict: VerdictStat
     }
     // Of a container that nothing is reserved for both are nothing.
     if s.entitlement > Bytes::ZERO {
-        let _ = write!(line, ", entitled to {}, guaranteed minimum {}", s.entitlement, s.floor);
+        let _ = write!(line, ", entitled to {}, minimum {}", s.entitlement, s.minimum);
     }
     if s.lent > Bytes::ZERO {
         let _ = write!(line, ", {} lent out", s.lent);
@@ -212,7 +212,7 @@ pub(crate) fn memory_explanation(s: &ContainerMemoryStatus, verdict: VerdictStat
     let mut rows = vec![
         ("now", memory_status_text(s, verdict)),
         ("used", format!("{}, of which {} can be reclaimed", s.usage, s.reclaimable)),
-        ("reservation", s.reserve.to_string()),
+        ("reservation", s.reservation.to_string()),
     ];
     if let Some(until) = s.until {
         rows.push(("lends nothing", format!("ends {}", number_format::relative(until, now))));
@@ -241,13 +241,13 @@ pub(crate) fn memory_explanation(s: &ContainerMemoryStatus, verdict: VerdictStat
 fn decision_text(decision: &MemoryDecision) -> String {
     let inputs = &decision.inputs;
     format!(
-        "{}: {} [{}, used {}, entitled to {}, guaranteed minimum {}, {} free]",
+        "{}: {} [{}, used {}, entitled to {}, minimum {}, {} free]",
         number_format::what(decision.what, decision.at),
         decision.because,
         number_format::more_memory(inputs.colour, VerdictStatus::Ok),
         inputs.usage,
         inputs.entitlement,
-        inputs.floor,
+        inputs.minimum,
         inputs.room,
     )
 }
@@ -274,7 +274,7 @@ mod tests {
             sigma: Some(1.25),
             stall: None,
             usage: Bytes::gib(1),
-            floor: Bytes::mib(300),
+            minimum: Bytes::mib(300),
             entitlement: Bytes::mib(300),
             room: Bytes::mib(9),
         };
@@ -289,8 +289,8 @@ mod tests {
             usage: Bytes::mib(1000),
             pressure: MemoryPressure::default(),
             reclaimable: Bytes::mib(700),
-            reserve: Bytes::mib(1200),
-            floor: Bytes::mib(300),
+            reservation: Bytes::mib(1200),
+            minimum: Bytes::mib(300),
             entitlement: Bytes::mib(300),
             lent: Bytes::mib(200),
             protected: Bytes::mib(300),
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn a_status_says_which_rule_judged_and_what_is_not_in_force() {
         let line = memory_status_text(&status(), VerdictStatus::Ok);
-        let expect = "more will not help (by its probe, 125% of its objective), paused, entitled to 300MiB, guaranteed minimum \
+        let expect = "more will not help (by its probe, 125% of its objective), paused, entitled to 300MiB, minimum \
                       300MiB, 200MiB lent out, 300MiB protected (not in force), shows at most 980MiB";
         assert_eq!(line, expect);
     }
@@ -425,7 +425,7 @@ mod tests {
         let text = memory_explanation(&status(), VerdictStatus::Ok, Micros::secs(5));
         assert!(
             text.contains(
-                "lends 20MiB: because [more will not help, used 1GiB, entitled to 300MiB, guaranteed minimum 300MiB, 9MiB free]"
+                "lends 20MiB: because [more will not help, used 1GiB, entitled to 300MiB, minimum 300MiB, 9MiB free]"
             ),
             "{text}"
         );

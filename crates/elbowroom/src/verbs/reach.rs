@@ -74,7 +74,7 @@ fn cells((process, count): &(&ReachedProcess, usize)) -> Vec<String> {
 /// calls are answered from the view too.
 pub(super) fn cpus_seen(c: &ContainerView, inputs: &ViewInputs, reached: &ReachReport) -> Option<String> {
     let kernel = inputs.cpuset.count().min(inputs.online);
-    let is_answered = c.labels.surfaces.libc
+    let is_answered = c.labels.injections.libc
         || c.labels.seccomp == Some(true)
         || reached.processes.iter().any(|process| process.by.mapped.libc);
     if !c.attached || is_answered || c.view.cpus == kernel {

@@ -22,7 +22,7 @@ use elbowroom_types::claim::Claim;
 use elbowroom_types::io::IoMax;
 use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::{Bytes, Micros, parse_bytes, parse_duration};
-use elbowroom_view::rules::{ViewChange, ViewPolicy, ViewTable};
+use elbowroom_view::rules::{ViewChange, ViewRules, ViewTable};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -99,7 +99,7 @@ struct RecordingHeader {
 /// The rest of the header.
 #[derive(Clone, Serialize, Deserialize)]
 struct RecordingRules {
-    policy: ViewPolicy,
+    view_rules: ViewRules,
     disk: disk::DiskSettings,
     claims: Vec<Claim>,
     /// Names or ids of containers that are left alone.
@@ -130,7 +130,7 @@ impl ReplayEngines {
             disks
         });
         let containers = ContainerSettings { exclude: rules.exclude, ..ContainerSettings::default() };
-        Self { views: ViewTable::new(rules.policy), containers, disks }
+        Self { views: ViewTable::new(rules.view_rules), containers, disks }
     }
 
     fn apply(&mut self, event: &HostEvent) -> Vec<RecordedDecision> {
@@ -225,7 +225,7 @@ pub(crate) fn record(run_dir: &Path, args: &RecordArgs) -> Result<()> {
     let disk_period = (config.disk.mode != GovernorMode::Off).then_some(config.disk.period);
     // A recording carries nothing out, so it starts from nothing learned, as an agent does on a machine it does not know.
     let rules = RecordingRules {
-        policy: config.policy,
+        view_rules: config.view_rules,
         disk: config.disk,
         claims: config.claims,
         exclude: config.containers.exclude,

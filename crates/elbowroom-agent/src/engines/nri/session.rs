@@ -192,27 +192,27 @@ impl<'a> NriSession<'a> {
         let has_sysfs = container.mounts.iter().any(|mount| mount.destination == "/sys");
         let has_dev =
             container.mounts.iter().any(|mount| injection::has_own_dev(&mount.destination, &mount.r#type));
-        let files = injection::hook_arguments(plan.surfaces);
+        let files = injection::hook_arguments(plan.injections);
         let there = match &program {
             None if !files.is_empty() && !has_hooks => {
                 Err(anyhow::anyhow!("this runtime takes no hooks (nri.hooks)"))
             }
             None if !files.is_empty() => Err(anyhow::anyhow!("the hook that mounts it is not there")),
-            _ => injection::check_available(plan.surfaces, has_sysfs),
+            _ => injection::check_available(plan.injections, has_sysfs),
         };
         if let Err(error) = there {
             news.push(NriEvent::Reduced {
                 id: container.id.clone(),
                 because: elbowroom_client::output::one_line(&error),
             });
-            plan.surfaces = plan.surfaces.without_files();
+            plan.injections = plan.injections.without_files();
         }
         plan = LaunchPlan {
             hook: plan.hook && (program.is_some() || !has_hooks),
             pressure_file: self.context.memory_pressure && has_dev,
             ..plan
         };
-        let files = injection::hook_arguments(plan.surfaces);
+        let files = injection::hook_arguments(plan.injections);
         let hook = program.filter(|_| plan.hook || !files.is_empty());
         let env = variables(plan, container).unwrap_or_else(|error| {
             news.push(NriEvent::Reduced {
@@ -241,7 +241,7 @@ const fn event_bit(event: i32) -> i32 {
 
 /// The variables that `plan` adds to a container's, or gives another value.
 fn variables(plan: LaunchPlan, container: &NriContainer) -> anyhow::Result<Vec<KeyValue>> {
-    if plan.surfaces.is_none() {
+    if plan.injections.is_none() {
         return Ok(Vec::new());
     }
     let mut env = container.env.clone();

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The hook's argument in front of the names of what it mounts.
-pub(crate) const INJECTION_FLAG: &str = "--surfaces";
+pub(crate) const INJECTION_FLAG: &str = "--inject";
 
 /// How long a container's start may wait for the agent's word.
 const AGENT_TIMEOUT: Duration = Duration::from_millis(250);
@@ -45,26 +45,27 @@ pub(super) fn launch_plan(
     }
     let labels = made.labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     let plan = LaunchPlan::new(&ContainerLabels::parse(labels, node.labels), true, node.env);
-    if plan.surfaces.is_none() {
+    if plan.injections.is_none() {
         return plan;
     }
-    let LaunchGrant { surfaces, asks } = granted_injections(config, made, run_dir).unwrap_or_else(|error| {
-        let because = elbowroom_client::output::one_line(&error);
-        let program = super::runtime::PROGRAM;
-        super::write_stderr(&format!(
-            "{program}: {}: the container does not get all that its labels ask for: {because}",
-            bundle.display()
-        ));
-        LaunchGrant::default()
-    });
-    LaunchPlan { surfaces, pressure_file: asks, ..plan }
+    let LaunchGrant { injections, asks } =
+        granted_injections(config, made, run_dir).unwrap_or_else(|error| {
+            let because = elbowroom_client::output::one_line(&error);
+            let program = super::runtime::PROGRAM;
+            super::write_stderr(&format!(
+                "{program}: {}: the container does not get all that its labels ask for: {because}",
+                bundle.display()
+            ));
+            LaunchGrant::default()
+        });
+    LaunchPlan { injections, pressure_file: asks, ..plan }
 }
 
 /// The part of a container's wishes that this host allows.
 fn granted_injections(config: &Value, made: LaunchRequest, run_dir: &Path) -> anyhow::Result<LaunchGrant> {
     let given = client::request_launch(run_dir, made, AGENT_TIMEOUT)?;
     let has_sysfs = entries(config, "/mounts").any(|mount| mount["destination"] == "/sys");
-    check_available(given.surfaces, has_sysfs)?;
+    check_available(given.injections, has_sysfs)?;
     let has_dev = entries(config, "/mounts").any(|mount| has_own_dev(&mount["destination"], &mount["type"]));
     Ok(LaunchGrant { asks: given.asks && has_dev, ..given })
 }
@@ -194,8 +195,8 @@ mod tests {
             "process": { "env": ["PATH=/bin", "GOMAXPROCS=7"], "args": ["x"] },
             "linux": { "resources": { "cpu": { "quota": 100_000 } } },
         });
-        let surfaces = RuntimeInjection { env: true, ..RuntimeInjection::default() };
-        let wanted = LaunchPlan { surfaces, ..LaunchPlan::default() };
+        let injections = RuntimeInjection { env: true, ..RuntimeInjection::default() };
+        let wanted = LaunchPlan { injections, ..LaunchPlan::default() };
         add_variables(&mut config, wanted).unwrap();
         let words: Vec<&str> = entries(&config, "/process/env").filter_map(Value::as_str).collect();
         assert_eq!(words[..2], ["PATH=/bin", "GOMAXPROCS=7"]);
@@ -213,8 +214,9 @@ mod tests {
             one.set(rustix::thread::sched_getcpu());
             rustix::thread::sched_setaffinity(None, &one).unwrap();
             let mut config = json!({ "process": {} });
-            let surfaces = RuntimeInjection { openmp: true, ..RuntimeInjection::default() };
-            add_variables(&mut config, LaunchPlan { hook: true, surfaces, ..LaunchPlan::default() }).unwrap();
+            let injections = RuntimeInjection { openmp: true, ..RuntimeInjection::default() };
+            add_variables(&mut config, LaunchPlan { hook: true, injections, ..LaunchPlan::default() })
+                .unwrap();
             config
         });
         let machine = online_cpu_count().unwrap();

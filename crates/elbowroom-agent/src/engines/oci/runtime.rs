@@ -59,7 +59,7 @@ fn patch_bundle(bundle: &Path) -> anyhow::Result<()> {
     let node = AgentConfig::load(None).unwrap_or_default().containers;
     let mut config = bundle::read(bundle)?;
     let plan = injection::launch_plan(bundle, &config, Path::new(run_dir), &node);
-    if plan.hook || !plan.surfaces.is_none() {
+    if plan.hook || !plan.injections.is_none() {
         apply_plan(&mut config, plan, Path::new(program), run_dir)?;
         bundle::write(bundle, &config)?;
     }
@@ -77,12 +77,12 @@ fn patch_bundle(bundle: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// A configuration of another shape. It may be half changed then, and is not to be used.
 pub fn apply_plan(config: &mut Value, plan: LaunchPlan, program: &Path, run_dir: &str) -> anyhow::Result<()> {
-    let files = injection::hook_arguments(plan.surfaces);
+    let files = injection::hook_arguments(plan.injections);
     if plan.hook || !files.is_empty() {
         let args = [&hook::hook_args(run_dir)[..], &files].concat();
         bundle::add_hook(config, program, &args)?;
     }
-    if plan.surfaces.is_none() { Ok(()) } else { injection::add_variables(config, plan) }
+    if plan.injections.is_none() { Ok(()) } else { injection::add_variables(config, plan) }
 }
 
 /// The bundle, if these are the arguments of a command that makes a container. An option that is not known may or may not

@@ -187,13 +187,13 @@ fn measure_demand(device: &GovernedDisk, groups: &Groups, period: &Period) -> Ve
 
 /// What was reserved, as a cost: of bytes and operations the dearer, with requests as they are.
 fn reservation(member: &DiskMember, claim: &Claim, period: &Period) -> f64 {
-    let mut reserve = Flow::from_reservation(claim.disk);
+    let mut reservation = Flow::from_reservation(claim.disk);
     if claim.disk_is_asked {
-        reserve = reserve.zip(Flow::from(member.user_max), f64::min);
+        reservation = reservation.zip(Flow::from(member.user_max), f64::min);
     }
     let cost = |(bytes, ios): (usize, usize)| {
         let (bytes, ios, mix) =
-            (reserve.0[bytes], reserve.0[ios], [bytes, ios].map(|k| member.demand.mix.0[k]));
+            (reservation.0[bytes], reservation.0[ios], [bytes, ios].map(|k| member.demand.mix.0[k]));
         let [size, known] = [mix[0] / mix[1], mix[1]];
         match known > 0.0 && size > 0.0 {
             true => (bytes / size).max(ios) * (size + period.operation),
