@@ -17,7 +17,7 @@ export function disksPage(): Page {
   const draw = () => {
     const { disks } = store;
     if (!disks) return body.replaceChildren(empty("Nothing known about disks yet", "The agent has not measured."));
-    const policy = typeof disks.policy === "string" ? disks.policy : (disks.view_rules.cpu ?? "");
+    const policy = typeof disks.policy === "string" ? disks.policy : (disks.policy.policy ?? "");
     modeBox.replaceChildren(modePill(disks.mode), h("span.quiet", {}, visible([policy, disks.not_enforced].filter(Boolean).join("; "))));
     const scroll = scrollY;
     body.replaceChildren(
