@@ -167,11 +167,11 @@ export interface MemoryStatus {
 export interface Pool {
   path: string;
   size: number;
-  room: number;
+  free: number;
   reserved: number;
   short: boolean;
   containers: number;
-  needers: number;
+  needing_more: number;
 }
 
 export interface Memory {

@@ -274,7 +274,7 @@ function memoryOf(live, i) {
 
 function diskOf(live, i) {
   const used = (live.disk_read + live.disk_write) / (400 * MiB);
-  return { disk: "259:0", name: "nvme0n1", rbps: live.disk_read, wbps: live.disk_write, riops: Math.round(live.disk_read / 65536), wiops: Math.round(live.disk_write / 65536), used, lifeline: i % 7 === 1 ? 0.22 : 0.01, cap: i % 7 === 1 ? 0.34 : null, max: NO_LIMIT, enforced: true, held_by: i % 7 === 1 && used > 0.2 ? ["cap", "contention"][i % 2] : "nothing", decisions: [] };
+  return { disk: "259:0", name: "nvme0n1", rbps: live.disk_read, wbps: live.disk_write, riops: Math.round(live.disk_read / 65536), wiops: Math.round(live.disk_write / 65536), used, lifeline: i % 7 === 1 ? 0.22 : 0.01, cap: i % 7 === 1 ? 0.34 : null, max: NO_LIMIT, enforced: true, held_by: i % 7 === 1 && used > 0.2 ? ["cap", "others"][i % 2] : "nothing", decisions: [] };
 }
 
 function container(live, i) {
@@ -309,7 +309,7 @@ function disks(settings, all) {
 
 function memory(settings, all) {
   const used = nodeOf(0, all).memory_used;
-  return { mode: settings.mode || "observe", not_enforced: null, pools: all.length ? [{ path: "/", size: TOTAL * 0.95, room: TOTAL * 0.95 - used, reserved: 18 * GiB, short: settings.state === "alerts", containers: all.length, needers: Math.ceil(all.length / 3) }] : [], containers: all.map((live, i) => ({ container: named(live), status: memoryOf(live, i), verdict: live.verdict })), alerts: alerts(settings, all).filter(({ disk, kind }) => !disk && kind !== "VERDICT" && kind !== "FINDING") };
+  return { mode: settings.mode || "observe", not_enforced: null, pools: all.length ? [{ path: "/", size: TOTAL * 0.95, free: TOTAL * 0.95 - used, reserved: 18 * GiB, short: settings.state === "alerts", containers: all.length, needing_more: Math.ceil(all.length / 3) }] : [], containers: all.map((live, i) => ({ container: named(live), status: memoryOf(live, i), verdict: live.verdict })), alerts: alerts(settings, all).filter(({ disk, kind }) => !disk && kind !== "VERDICT" && kind !== "FINDING") };
 }
 
 function findings({ state, containers }) {

@@ -243,7 +243,7 @@ impl MemoryReport {
         let needers = self.containers.iter().filter(|of| needs_more(of.status.colour, of.verdict.status));
         let paths: Vec<&str> = needers.map(|of| of.container.path.as_str()).collect();
         for pool in &mut self.pools {
-            pool.needers = pool.needers.max(paths.iter().filter(|path| pool.holds(path)).count());
+            pool.needing_more = pool.needing_more.max(paths.iter().filter(|path| pool.holds(path)).count());
         }
     }
 }

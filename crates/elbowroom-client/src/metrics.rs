@@ -9,7 +9,7 @@ use crate::number_format::{colour_name, disk_state as state};
 use crate::output::{Format, OutputArgs, unexpected_response};
 use anyhow::Result;
 use elbowroom_govern::GovernorMode;
-use elbowroom_govern::disk::{ContainerDiskStatus, DiskPolicy, DiskState, DiskView, LimitedBy};
+use elbowroom_govern::disk::{ContainerDiskStatus, DiskPolicy, DiskState, DiskView, HeldBy};
 use elbowroom_govern::memory::lendable;
 use elbowroom_types::alert::AlertKind;
 use elbowroom_types::metric;
@@ -76,7 +76,7 @@ fn node_metrics(page: &mut MetricSet, snapshot: &AgentSnapshot) {
         page.add(&metric::NODE_CPUS_USED, &[], used as f64 / 1e3);
     }
     let machine = snapshot.memory.pools.iter().find(|pool| pool.path == "/");
-    let free = machine.map(|pool| pool.room).or(node.memory_available).or(node.memory_free);
+    let free = machine.map(|pool| pool.free).or(node.memory_available).or(node.memory_free);
     let lendable = free.map(|free| lendable(free, statuses.map(|s| (s.reservation, s.usage))));
     let parts = [
         ("total", Some(node.memory_total)),
@@ -129,7 +129,7 @@ fn memory_metrics(page: &mut MetricSet, status: &AgentStatus, report: &MemoryRep
     page.add(&metric::MEMORY_ORDERS, &["not_done"], status.memory.not_done as f64);
     page.add(&metric::MEMORY_TICK, &[], as_seconds(Micros(status.memory.tick_usec)));
     for pool in &report.pools {
-        for (part, bytes) in [("size", pool.size), ("free", pool.room), ("reserved", pool.reserved)] {
+        for (part, bytes) in [("size", pool.size), ("free", pool.free), ("reserved", pool.reserved)] {
             page.add(&metric::MEMORY_POOL, &[&pool.path, part], bytes.get() as f64);
         }
     }
@@ -231,11 +231,11 @@ fn disk_io_metrics(page: &mut MetricSet, [id, container]: [&str; 2], status: &Co
     }
     page.add(&metric::IO_ENFORCED, &[id, container, disk], f64::from(u8::from(status.enforced)));
     let by = match status.held_by {
-        LimitedBy::Nothing => return,
-        LimitedBy::Cap => "cap",
-        LimitedBy::User => "user",
-        LimitedBy::Contention => "contention",
-        LimitedBy::Disk => "disk",
+        HeldBy::Nothing => return,
+        HeldBy::Cap => "cap",
+        HeldBy::User => "user",
+        HeldBy::Others => "others",
+        HeldBy::Disk => "disk",
     };
     page.add(&metric::IO_HELD, &[id, container, disk, by], 1.0);
 }

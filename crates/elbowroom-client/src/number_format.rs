@@ -1,6 +1,6 @@
 //! How numbers and states are written for people: short, and the same everywhere.
 
-use elbowroom_govern::disk::{DiskState, LimitedBy};
+use elbowroom_govern::disk::{DiskState, HeldBy};
 use elbowroom_govern::memory;
 use elbowroom_types::io::IoMax;
 use elbowroom_types::probe::Colour;
@@ -55,13 +55,13 @@ pub fn io_limits(max: IoMax) -> String {
 }
 
 /// What holds a container back, in a word for a column.
-pub fn held_by_cell(held_by: LimitedBy) -> &'static str {
+pub fn held_by_cell(held_by: HeldBy) -> &'static str {
     match held_by {
-        LimitedBy::Nothing => "-",
-        LimitedBy::Cap => "cap",
-        LimitedBy::User => "user",
-        LimitedBy::Contention => "others",
-        LimitedBy::Disk => "disk",
+        HeldBy::Nothing => "-",
+        HeldBy::Cap => "cap",
+        HeldBy::User => "user",
+        HeldBy::Others => "others",
+        HeldBy::Disk => "disk",
     }
 }
 

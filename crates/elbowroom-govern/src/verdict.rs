@@ -7,7 +7,7 @@
 //! A container that its own CPU quota stops is throttled and does not wait for a CPU, although the kernel counts both as pressure
 //! (Documentation/accounting/psi.rst).
 
-use crate::disk::{ContainerDiskStatus, LimitedBy};
+use crate::disk::{ContainerDiskStatus, HeldBy};
 use elbowroom_types::resource_command::{ResourceOwner, ResourceSetting};
 use elbowroom_types::sample::MemoryStat;
 use elbowroom_types::unit::{Bytes, Limit, Micros, Millicpu, counted};
@@ -189,13 +189,13 @@ fn waiting_memory(facts: &VerdictFacts<'_>) -> Option<Verdict> {
 
 fn waiting_disk(facts: &VerdictFacts<'_>) -> Option<Verdict> {
     let part = facts.disk_wait.filter(|part| *part >= WAIT_PART)?;
-    let held = facts.disks.iter().find(|disk| disk.held_by != LimitedBy::Nothing)?;
+    let held = facts.disks.iter().find(|disk| disk.held_by != HeldBy::Nothing)?;
     let (name, of) = (&held.name, percent(part));
     let reason = match held.held_by {
-        LimitedBy::User => format!("waits for {name} {of} of the time at a limit that its user set"),
-        LimitedBy::Disk => format!("waits for {name} {of} of the time, which is slower than it was"),
-        LimitedBy::Cap => format!("waits for {name} {of} of the time, which leaves room for its neighbours"),
-        LimitedBy::Contention | LimitedBy::Nothing => {
+        HeldBy::User => format!("waits for {name} {of} of the time at a limit that its user set"),
+        HeldBy::Disk => format!("waits for {name} {of} of the time, which is slower than it was"),
+        HeldBy::Cap => format!("waits for {name} {of} of the time, which leaves room for its neighbours"),
+        HeldBy::Others | HeldBy::Nothing => {
             format!("waits for {name} {of} of the time, which its neighbours use")
         }
     };
@@ -340,7 +340,7 @@ mod tests {
         Some(MemoryKills { count, span, ago: Micros::secs(ago), limit, peak: None, needs_rerun: false })
     }
 
-    fn disk(held_by: LimitedBy) -> ContainerDiskStatus {
+    fn disk(held_by: HeldBy) -> ContainerDiskStatus {
         ContainerDiskStatus {
             disk: DeviceNumber::new(8, 0),
             name: "sda".into(),
@@ -416,7 +416,7 @@ mod tests {
             "waits for a CPU 40% of the time, which its neighbours use or the quota of 1.5 CPUs around it withholds",
             None,
         );
-        let busy = [disk(LimitedBy::Contention)];
+        let busy = [disk(HeldBy::Others)];
         check(
             VerdictFacts { disk_wait: Some(0.5), disks: &busy, ..well() },
             S::WaitingDisk,
@@ -429,7 +429,7 @@ mod tests {
             "uses 2GiB of memory, is entitled to 1GiB, and neighbours need some",
             Some("elbowroom memory"),
         );
-        let hog = [ContainerDiskStatus { cap: Some(0.5), ..disk(LimitedBy::Nothing) }];
+        let hog = [ContainerDiskStatus { cap: Some(0.5), ..disk(HeldBy::Nothing) }];
         check(
             VerdictFacts { disks: &hog, ..well() },
             S::Unfair,
@@ -441,7 +441,7 @@ mod tests {
     #[test]
     fn the_worst_of_several_troubles_counts() {
         let owner = owner();
-        let busy = [disk(LimitedBy::Contention)];
+        let busy = [disk(HeldBy::Others)];
         let mut facts = VerdictFacts {
             kills: kills(1, 1),
             memory_wait: Some(0.5),
@@ -487,7 +487,7 @@ mod tests {
             (with(Some(Bytes::mib(128))), with(Some(Bytes::mib(129))), with(None)),
             (S::Ok, S::Tight, S::Ok)
         );
-        let own = [disk(LimitedBy::Nothing)];
+        let own = [disk(HeldBy::Nothing)];
         let facts = VerdictFacts { disk_wait: Some(0.9), disks: &own, ..well(&owner) };
         assert_eq!(status(facts), S::Ok, "it reads as fast as it asks for");
     }

@@ -1,7 +1,7 @@
 //! Policy `lifeline` in a closed loop: the paper's workloads and what it left out.
 
 use crate::toy_disk::{DISK, Tenant, Toy, disk, group, id, rbps};
-use elbowroom_govern::disk::{DiskOrder, DiskSettings, DiskState, LifelineConstants, LimitedBy};
+use elbowroom_govern::disk::{DiskOrder, DiskSettings, DiskState, HeldBy, LifelineConstants};
 use elbowroom_types::alert::AlertKind;
 use elbowroom_types::claim::{Claim, DiskReservation, ServiceClass};
 use elbowroom_types::io::IoMax;
@@ -235,7 +235,7 @@ fn decisions_say_why_and_standings_where_it_stands() {
     let mut toy = burst(SPEED, 0.2);
     toy.run(5);
     let hog = &toy.disks.disk_statuses(id(1))[0];
-    assert!(hog.enforced && hog.held_by == LimitedBy::Cap && hog.cap.is_some_and(|cap| cap < 0.8), "{hog:?}");
+    assert!(hog.enforced && hog.held_by == HeldBy::Cap && hog.cap.is_some_and(|cap| cap < 0.8), "{hog:?}");
     let because = &hog.decisions.last().unwrap().because;
     assert!(because.contains("sda") && because.contains("MiB/s"), "{because}");
     toy.tenants[1].user = rbps((0.1 * SPEED) as u64);
@@ -248,7 +248,7 @@ fn decisions_say_why_and_standings_where_it_stands() {
     }));
     toy.run(20);
     let hog = &toy.disks.disk_statuses(id(1))[0];
-    assert_eq!((hog.held_by, hog.max.rbps), (LimitedBy::User, Limit::Max), "the user's own limit is enough");
+    assert_eq!((hog.held_by, hog.max.rbps), (HeldBy::User, Limit::Max), "the user's own limit is enough");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What holds of policy `lifeline` whatever happens: the properties its module promises.
 
 use crate::toy_disk::{DISK, Tenant, Toy, disk, group, id, rbps};
-use elbowroom_govern::disk::{DiskGovernor, DiskOrder, DiskPolicy, DiskSettings, DiskState, LimitedBy};
+use elbowroom_govern::disk::{DiskGovernor, DiskOrder, DiskPolicy, DiskSettings, DiskState, HeldBy};
 use elbowroom_types::claim::{Claim, DiskReservation, ServiceClass};
 use elbowroom_types::id::{CgroupId, DeviceNumber};
 use elbowroom_types::io::{
@@ -88,8 +88,8 @@ fn state(toy: &Toy) -> DiskState {
     toy.disks.disks()[0].state
 }
 
-fn is_held(by: LimitedBy) -> bool {
-    matches!(by, LimitedBy::Cap | LimitedBy::Contention | LimitedBy::Disk)
+fn is_held(by: HeldBy) -> bool {
+    matches!(by, HeldBy::Cap | HeldBy::Others | HeldBy::Disk)
 }
 
 /// The orders that follow from events.

@@ -4,9 +4,7 @@
 //! `Scenario::random(seed)` is what happened.
 
 use crate::many::Run;
-use elbowroom_govern::disk::{
-    Cap, ContainerDiskStatus, DiskOrder, DiskPolicy, DiskState, DiskView, LimitedBy,
-};
+use elbowroom_govern::disk::{Cap, ContainerDiskStatus, DiskOrder, DiskPolicy, DiskState, DiskView, HeldBy};
 use elbowroom_sim::disk::{DiskProgram, DiskScenario, DiskSimStep, DiskTenant, IoMethod, play};
 use elbowroom_types::id::{CgroupId, DeviceNumber};
 use elbowroom_types::io::{IoMax, LimitWriteFailure};
@@ -260,5 +258,5 @@ impl<'a> Watch<'a> {
 
 /// Whether the policy itself says that a container would do more if it could.
 fn wants_more(status: &ContainerDiskStatus) -> bool {
-    matches!(status.held_by, LimitedBy::Cap | LimitedBy::Contention | LimitedBy::Disk)
+    matches!(status.held_by, HeldBy::Cap | HeldBy::Others | HeldBy::Disk)
 }

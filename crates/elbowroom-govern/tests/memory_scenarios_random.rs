@@ -277,7 +277,7 @@ impl Watch {
         let others = moment.truth.shares.iter().filter(|share| share.group != reclaim.group);
         let needs = |colour| colour != Colour::Green;
         let needed = others.filter_map(|share| governor.status(share.group)).any(|other| needs(other.colour));
-        let short = governor.pools().iter().any(|pool| pool.short && pool.needers > 0);
+        let short = governor.pools().iter().any(|pool| pool.short && pool.needing_more > 0);
         if !needed || !short {
             self.breaks("needer", say());
         }

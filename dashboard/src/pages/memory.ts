@@ -44,7 +44,7 @@ function membersOf(pool: Pool, pools: Pool[], memory: Memory): Member[] {
 }
 
 function poolView(pool: Pool, members: Member[], memory: Memory): HTMLElement {
-  const used = Math.max(0, pool.size - pool.room);
+  const used = Math.max(0, pool.size - pool.free);
   const lent = memory.containers.filter(({ container }) => within(container.path, pool.path)).reduce((total, { status }) => total + status.lent, 0);
   return h(
     "section.pool", { "aria-label": `Shared memory ${pool.path}` },
@@ -52,7 +52,7 @@ function poolView(pool: Pool, members: Member[], memory: Memory): HTMLElement {
     bar(used / pool.size, `${format.bytes(used)} of ${format.bytes(pool.size)} used`, [{ at: pool.reserved / pool.size, title: `reserved ${format.bytes(pool.reserved)}`, kind: "lifeline" }]),
     h(
       "p.quiet", {},
-      `${format.bytes(used)} of ${format.bytes(pool.size)} used, ${format.bytes(pool.room)} free, ${format.bytes(pool.reserved)} reserved; ${format.plural(pool.containers, "container")}, ${format.count(pool.needers)} of them in need of more; ${format.bytes(lent)} lent out`,
+      `${format.bytes(used)} of ${format.bytes(pool.size)} used, ${format.bytes(pool.free)} free, ${format.bytes(pool.reserved)} reserved; ${format.plural(pool.containers, "container")}, ${format.count(pool.needing_more)} of them in need of more; ${format.bytes(lent)} lent out`,
     ),
     ...(members.length > 0 ? table(members, memory.mode === "enforce") : [h("p.quiet", {}, "All of them share a part of it, below.")]),
   );

@@ -66,7 +66,7 @@ export function nodePage(): Page {
     const { memory: report, disks: governed, status } = store;
     const pool = report?.pools.find(({ path }) => path === "/");
     const lent = report?.containers.reduce((total, { status }) => total + status.lent, 0);
-    memory.small(pool ? `${format.bytes(pool.room)} free for containers, ${format.bytes(pool.reserved)} reserved, ${format.bytes(lent)} lent out${pool.short ? "; memory is short" : ""}` : "");
+    memory.small(pool ? `${format.bytes(pool.free)} free for containers, ${format.bytes(pool.reserved)} reserved, ${format.bytes(lent)} lent out${pool.short ? "; memory is short" : ""}` : "");
     disks.list.replaceChildren(
       ...(governed?.disks ?? []).map((disk) =>
         h("div.line", {}, h("b", {}, visible(disk.name)), diskState(disk.state, governed?.mode ?? ""), bar(disk.used, disk.used == null ? "capacity not known yet" : `${format.percent(disk.used)} of its capacity used`), h("span.number", {}, disk.used == null ? "–" : format.percent(disk.used))),

@@ -191,6 +191,6 @@ export const HELD: Record<string, string> = {
   nothing: "nothing",
   cap: "a cap of the agent",
   user: "its user's limit",
-  contention: "other containers",
+  others: "other containers",
   disk: "a slow disk",
 };

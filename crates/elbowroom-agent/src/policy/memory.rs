@@ -223,7 +223,7 @@ impl MemoryEnforcer {
 
     /// What a container uses and its entitlement, where the memory around it is short, a neighbour needs some, and it does not.
     pub(super) fn over_entitlement(&self, group: CgroupId, path: &str) -> Option<(Bytes, Bytes)> {
-        self.memory.pools().iter().find(|pool| pool.holds(path) && pool.short && pool.needers > 0)?;
+        self.memory.pools().iter().find(|pool| pool.holds(path) && pool.short && pool.needing_more > 0)?;
         let status = self.memory.status(group).filter(|status| status.colour != Colour::Red)?;
         Some((status.usage, status.entitlement))
     }

@@ -35,7 +35,7 @@ use super::flow::{Flow, RBPS, WBPS};
 use super::governed_disk::GovernedDisk;
 use super::groups::Groups;
 use super::member::DesiredLimit;
-use super::{AridacSettings, DiskOrder, DiskState, LimitedBy, explain};
+use super::{AridacSettings, DiskOrder, DiskState, HeldBy, explain};
 use crate::alert::conditions::Conditions;
 use elbowroom_types::alert::AlertKind;
 use elbowroom_types::unit::Micros;
@@ -113,11 +113,11 @@ pub(super) fn tick(
         }
         promised += member.samples.cap().unwrap_or(0.0);
         member.held_by = if member.is_at_limit(member.agent_max) {
-            LimitedBy::Cap
+            HeldBy::Cap
         } else if member.is_at_limit(member.user_max) {
-            LimitedBy::User
+            HeldBy::User
         } else {
-            LimitedBy::Nothing
+            HeldBy::Nothing
         };
 
         let limit = |op: usize| member.samples.caps[op].map_or(f64::INFINITY, |cap| cap * max_disk_io);

@@ -2,7 +2,7 @@
 
 use super::flow::{Flow, IoCounters};
 use super::model::DiskDemand;
-use super::{Cap, DECISION_HISTORY, LimitedBy, aridac};
+use super::{Cap, DECISION_HISTORY, HeldBy, aridac};
 use elbowroom_types::id::{CgroupId, DeviceNumber};
 use elbowroom_types::io::{IoLimits, IoMax, LimitWriteFailure};
 use elbowroom_types::unit::{Limit, Micros};
@@ -37,7 +37,7 @@ pub(super) struct DiskMember {
     weight: Option<u16>,
     /// The part of the disk that the last order allows.
     pub(super) share: Option<f64>,
-    pub(super) held_by: LimitedBy,
+    pub(super) held_by: HeldBy,
     pub(super) decisions: VecDeque<Cap>,
     /// What [`super::DiskPolicy::Aridac`] knows of it.
     pub(super) samples: aridac::UtilisationQueue,
@@ -83,7 +83,7 @@ impl DiskMember {
             ordered_at: None,
             weight: None,
             share: None,
-            held_by: LimitedBy::Nothing,
+            held_by: HeldBy::Nothing,
             decisions: VecDeque::new(),
             samples: aridac::UtilisationQueue::default(),
             demand: DiskDemand::default(),

@@ -135,7 +135,7 @@ pub struct ContainerDiskStatus {
     /// Whether they are in force: `false` when only observing, or when the knob was ceded.
     pub enforced: bool,
     /// What holds it back.
-    pub held_by: LimitedBy,
+    pub held_by: HeldBy,
     /// The last decisions, oldest first, at most [`DECISION_HISTORY`].
     pub decisions: Vec<Cap>,
 }
@@ -144,7 +144,7 @@ pub struct ContainerDiskStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-pub enum LimitedBy {
+pub enum HeldBy {
     /// Nothing: it gets what it asks for.
     #[default]
     Nothing,
@@ -153,7 +153,7 @@ pub enum LimitedBy {
     /// A limit its user set.
     User,
     /// Other containers, which use the disk at the same time.
-    Contention,
+    Others,
     /// The disk, which is slower than it was.
     Disk,
 }

@@ -14,7 +14,7 @@ pub(super) fn lend(giver: &MemoryMember, needer: &str, pool: &MemoryPool) -> Str
     format!(
         "{} has no use for more, {needer} has, and {} are free; it uses {}, and its minimum of {} stays",
         colour_text(giver),
-        size(pool.room),
+        size(pool.free),
         size(giver.usage()),
         size(giver.minimum),
     )

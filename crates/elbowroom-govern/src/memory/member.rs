@@ -214,14 +214,14 @@ impl MemoryMember {
     }
 
     /// Remembers a decision.
-    pub(super) fn record_decision(&mut self, at: Micros, what: MemoryAction, room: f64, because: String) {
+    pub(super) fn record_decision(&mut self, at: Micros, what: MemoryAction, free: f64, because: String) {
         if self.decisions.len() == DECISION_HISTORY {
             self.decisions.pop_front();
         }
-        self.decisions.push_back(MemoryDecision { at, what, inputs: self.inputs(room), because });
+        self.decisions.push_back(MemoryDecision { at, what, inputs: self.inputs(free), because });
     }
 
-    fn inputs(&self, room: f64) -> DecisionInputs {
+    fn inputs(&self, free: f64) -> DecisionInputs {
         DecisionInputs {
             colour: self.colour(),
             sigma: self.judgement.sigma,
@@ -229,7 +229,7 @@ impl MemoryMember {
             usage: self.meter.last().usage,
             minimum: to_bytes(self.minimum),
             entitlement: to_bytes(self.entitlement),
-            room: to_bytes(room),
+            free: to_bytes(free),
         }
     }
 

@@ -157,7 +157,7 @@ pub struct DecisionInputs {
     /// Its entitlement.
     pub entitlement: Bytes,
     /// What was free in its pool.
-    pub room: Bytes,
+    pub free: Bytes,
 }
 
 /// Where a container stands.
@@ -264,7 +264,7 @@ pub struct PoolView {
     /// What there is to divide.
     pub size: Bytes,
     /// What is free, and on the machine what cache of no container could be reclaimed.
-    pub room: Bytes,
+    pub free: Bytes,
     /// What is reserved.
     pub reserved: Bytes,
     /// Whether memory is short.
@@ -272,7 +272,7 @@ pub struct PoolView {
     /// How many containers share it, those in pools inside of it too.
     pub containers: usize,
     /// How many of those need more than they have.
-    pub needers: usize,
+    pub needing_more: usize,
 }
 
 impl PoolView {

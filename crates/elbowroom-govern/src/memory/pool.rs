@@ -37,7 +37,7 @@ pub(super) struct MemoryPool {
     /// What containers have together.
     pub(super) size: f64,
     /// What is free.
-    pub(super) room: f64,
+    pub(super) free: f64,
     /// Whether that is little.
     pub(super) short: bool,
 }
@@ -54,17 +54,17 @@ pub(super) struct PoolMembership {
 }
 
 impl PoolMembership {
-    /// As it is shown, with `reserved` bytes reserved and `needers` containers in need.
-    pub(super) fn view(&self, reserved: f64, needers: usize) -> PoolView {
+    /// As it is shown, with `reserved` bytes reserved and `needing_more` containers that need more.
+    pub(super) fn view(&self, reserved: f64, needing_more: usize) -> PoolView {
         PoolView {
             path: self.path.clone(),
             size: to_bytes(self.pool.size),
             // The margin is room for containers that are quick, and nothing to divide.
-            room: to_bytes(self.pool.room.min(self.pool.size)),
+            free: to_bytes(self.pool.free.min(self.pool.size)),
             reserved: to_bytes(reserved),
             short: self.pool.short,
             containers: self.member_ids.len(),
-            needers,
+            needing_more,
         }
     }
 
@@ -90,8 +90,8 @@ pub(super) fn machine_pool(
     let margin = (TUNING.margin * total).max(2.0 * to_f64(node.high_mark));
     let size = (total - margin - (outside - spare)).max(0.0);
     // Cache of what is no container is room: on a machine that has been up for a day, hardly anything else is.
-    let room = (free + spare - to_f64(node.high_mark)).max(0.0);
-    MemoryPool { owner: None, size, room, short: room < settings.short.fraction() * size }
+    let free = (free + spare - to_f64(node.high_mark)).max(0.0);
+    MemoryPool { owner: None, size, free, short: free < settings.short.fraction() * size }
 }
 
 /// A cgroup with a hard limit; whether the machine around it has that much is asked there.
@@ -105,8 +105,8 @@ pub(super) fn limited_pool(
     let used: Bytes = members.iter().map(|m| m.usage).sum();
     let outside = to_f64(memory.usage.saturating_sub(used));
     let size = (to_f64(limit) - outside).max(0.0);
-    let room = to_f64(limit.saturating_sub(memory.usage));
-    MemoryPool { owner: Some(owner), size, room, short: room < settings.short.fraction() * size }
+    let free = to_f64(limit.saturating_sub(memory.usage));
+    MemoryPool { owner: Some(owner), size, free, short: free < settings.short.fraction() * size }
 }
 
 /// A container that could use more than it has.
@@ -295,8 +295,8 @@ impl PoolMembership {
         for inner in pools.iter().rev().filter(|shared| shared.is_in(self)) {
             let is_in = |needer: &UnmetDemand| inner.member_ids.binary_search(&needer.id).is_ok();
             let all: f64 = needers.iter().filter(|needer| is_in(needer)).map(|needer| needer.need).sum();
-            if all > inner.pool.room {
-                let part = inner.pool.room / all;
+            if all > inner.pool.free {
+                let part = inner.pool.free / all;
                 needers.iter_mut().filter(|needer| is_in(needer)).for_each(|needer| needer.need *= part);
                 needers.retain(|needer| !is_in(needer) || needer.need >= TUNING.min_amount);
             }
@@ -350,7 +350,7 @@ mod tests {
 
     fn shared(owner: Option<u64>, around: &[u64], size: f64, ids: &[u64]) -> PoolMembership {
         let owner = owner.map(CgroupId);
-        let pool = MemoryPool { owner, size, room: 0.0, short: true };
+        let pool = MemoryPool { owner, size, free: 0.0, short: true };
         let group = |id: &u64| CgroupId(*id);
         PoolMembership {
             pool,
@@ -373,7 +373,7 @@ mod tests {
                 ..GroupMemory::default()
             };
             let pool = machine_pool(&node, &memory, &[&member], &MemorySettings::default());
-            assert_eq!(pool.room, expect * GIB, "{free} free, {available} available");
+            assert_eq!(pool.free, expect * GIB, "{free} free, {available} available");
         };
         check(41, 41, 0, 40.0);
         check(1, 41, 0, 40.0);
@@ -388,7 +388,7 @@ mod tests {
             NodeMemory { mem_free: Bytes::gib(64), mem_available: Bytes::gib(64), ..NodeMemory::default() };
         let pool = machine_pool(&node, &memory, &[], &MemorySettings::default());
         let shown = PoolMembership { pool, ..shared(None, &[], 0.0, &[]) }.view(0.0, 0);
-        assert!(shown.size < Bytes::gib(64) && shown.room == shown.size, "{shown:?}");
+        assert!(shown.size < Bytes::gib(64) && shown.free == shown.size, "{shown:?}");
     }
 
     fn hungry(reserved: f64, weight: f64) -> MemoryClaimant {
@@ -424,7 +424,7 @@ mod tests {
     fn pod_and_beside(leaves: f64) -> ([PoolMembership; 2], BTreeMap<CgroupId, MemoryMember>) {
         let mut pools =
             [shared(None, &[], 64.0 * GIB, &[1, 2, 3]), shared(Some(10), &[], 4.0 * GIB, &[1, 2])];
-        pools[1].pool.room = leaves;
+        pools[1].pool.free = leaves;
         let member = |id| {
             let mut member = MemoryMember::new(CgroupId(id));
             let memory = GroupMemory { usage: Bytes::gib(1), populated: true, ..GroupMemory::default() };

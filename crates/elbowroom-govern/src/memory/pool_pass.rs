@@ -58,7 +58,7 @@ impl PoolPass<'_> {
         pass_state: &mut PassState,
         orders: &mut Vec<MemoryOrder>,
     ) -> bool {
-        let mut need = needers.iter().map(|needer| needer.need).sum::<f64>() - self.membership.pool.room;
+        let mut need = needers.iter().map(|needer| needer.need).sum::<f64>() - self.membership.pool.free;
         let short = self.membership.pool.short && need > 0.0;
         if self.membership.pool.short {
             need -= self.drain(members, orders);
@@ -250,7 +250,7 @@ impl PoolPass<'_> {
     }
 
     fn record_decision(&self, member: &mut MemoryMember, what: MemoryAction, because: String) {
-        member.record_decision(self.now, what, self.membership.pool.room, because);
+        member.record_decision(self.now, what, self.membership.pool.free, because);
     }
 
     /// Whole pages.

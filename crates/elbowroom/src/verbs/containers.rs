@@ -13,7 +13,7 @@ use elbowroom_client::dated::Dated;
 use elbowroom_client::number_format;
 use elbowroom_client::output::{ContainerArgs, OutputArgs, TableArgs, unexpected_response};
 use elbowroom_client::table::{Align, Keep, TableStyle, clip};
-use elbowroom_govern::disk::{ContainerDiskStatus, LimitedBy};
+use elbowroom_govern::disk::{ContainerDiskStatus, HeldBy};
 use elbowroom_linux::containers::ContainerSelector;
 use elbowroom_linux::discover::ContainerSources;
 use elbowroom_linux::reach::{self, ReachReport};
@@ -244,19 +244,19 @@ fn disk_status_text(s: &ContainerDiskStatus) -> String {
         let _ = write!(line, ", cap {}", number_format::percent(s.cap));
         line.push_str(if s.enforced { "" } else { " (not in force)" });
     }
-    if s.held_by != LimitedBy::Nothing {
+    if s.held_by != HeldBy::Nothing {
         let _ = write!(line, ", held back by {}", held_by_text(s.held_by));
     }
     line
 }
 
-fn held_by_text(held_by: LimitedBy) -> &'static str {
+fn held_by_text(held_by: HeldBy) -> &'static str {
     match held_by {
-        LimitedBy::Nothing => "nothing",
-        LimitedBy::Cap => "a cap of the agent",
-        LimitedBy::User => "its user's limit",
-        LimitedBy::Contention => "others on the disk",
-        LimitedBy::Disk => "the disk, which is slow",
+        HeldBy::Nothing => "nothing",
+        HeldBy::Cap => "a cap of the agent",
+        HeldBy::User => "its user's limit",
+        HeldBy::Others => "others on the disk",
+        HeldBy::Disk => "the disk, which is slow",
     }
 }
 

@@ -97,10 +97,10 @@ fn pool_table(pools: &[PoolView], style: TableStyle) -> String {
         vec![
             clip(if pool.path == "/" { "the machine" } else { &pool.path }, 24),
             number_format::short_bytes(pool.size.get()),
-            number_format::short_bytes(pool.room.get()),
+            number_format::short_bytes(pool.free.get()),
             number_format::short_bytes(pool.reserved.get()),
             pool.containers.to_string(),
-            pool.needers.to_string(),
+            pool.needing_more.to_string(),
             if pool.short { "short" } else { "enough" }.to_owned(),
         ]
     };
@@ -248,7 +248,7 @@ fn decision_text(decision: &MemoryDecision) -> String {
         inputs.usage,
         inputs.entitlement,
         inputs.minimum,
-        inputs.room,
+        inputs.free,
     )
 }
 
@@ -276,7 +276,7 @@ mod tests {
             usage: Bytes::gib(1),
             minimum: Bytes::mib(300),
             entitlement: Bytes::mib(300),
-            room: Bytes::mib(9),
+            free: Bytes::mib(9),
         };
         let lend = MemoryAction::Lend { amount: Bytes::mib(20) };
         ContainerMemoryStatus {
@@ -312,11 +312,11 @@ mod tests {
         let pool = PoolView {
             path: "/kubepods/burstable/a-very-long-name".into(),
             size: Bytes::gib(1000),
-            room: Bytes::mib(1000),
+            free: Bytes::mib(1000),
             reserved: Bytes::gib(1000),
             short: true,
             containers: 1000,
-            needers: 999,
+            needing_more: 999,
         };
         let container = ContainerRef {
             id: "0123".into(),
@@ -402,12 +402,13 @@ mod tests {
         let ok = line(&status, VerdictStatus::Ok);
         assert!(ok.starts_with("fine (it waits for memory 0.0% of the time), can lend, "), "{ok}");
         let mut report = report();
-        report.pools[0] = PoolView { path: "/".into(), needers: 0, containers: 1, ..report.pools[0].clone() };
+        report.pools[0] =
+            PoolView { path: "/".into(), needing_more: 0, containers: 1, ..report.pools[0].clone() };
         report.containers[0].status = status.clone();
         let need = |report: &MemoryReport| {
             let mut report = report.clone();
             report.count_needers();
-            report.pools[0].needers
+            report.pools[0].needing_more
         };
         assert_eq!(need(&report), 0);
         report.containers[0].verdict.status = VerdictStatus::Tight;

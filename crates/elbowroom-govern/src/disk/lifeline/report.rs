@@ -3,7 +3,7 @@
 use super::super::flow::{Flow, WBPS, WIOPS, per_second};
 use super::super::governed_disk::GovernedDisk;
 use super::super::groups::Groups;
-use super::super::{DiskOrder, DiskState, LimitedBy, explain};
+use super::super::{DiskOrder, DiskState, HeldBy, explain};
 use super::rule::{DemandBalance, Period};
 use crate::alert::conditions::Conditions;
 use elbowroom_types::alert::AlertKind;
@@ -86,11 +86,11 @@ pub(super) fn report(
         *escaping = if past || beside { *escaping + period.seconds } else { 0.0 };
         let starved = balance.short > 0.0 && balance.flow < (1.0 - period.k.tolerance) * balance.need;
         member.held_by = match () {
-            () if member.is_at_limit(member.agent_max) => LimitedBy::Cap,
-            () if member.is_at_limit(member.user_max) => LimitedBy::User,
-            () if starved && degraded => LimitedBy::Disk,
-            () if starved => LimitedBy::Contention,
-            () => LimitedBy::Nothing,
+            () if member.is_at_limit(member.agent_max) => HeldBy::Cap,
+            () if member.is_at_limit(member.user_max) => HeldBy::User,
+            () if starved && degraded => HeldBy::Disk,
+            () if starved => HeldBy::Others,
+            () => HeldBy::Nothing,
         };
         let [gets, needs] = [balance.flow, balance.need].map(per_second);
         let text = || explain::starved(groups.name(member.group), &name, &gets, &needs, load.queue);

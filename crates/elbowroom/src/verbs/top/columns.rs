@@ -5,7 +5,7 @@ use super::state::SortKey;
 use elbowroom_client::api::{ContainerView, display_name};
 use elbowroom_client::number_format;
 use elbowroom_client::table::{Align, clip};
-use elbowroom_govern::disk::{ContainerDiskStatus, LimitedBy};
+use elbowroom_govern::disk::{ContainerDiskStatus, HeldBy};
 
 /// Blanks between two columns.
 const GAP: usize = 2;
@@ -147,7 +147,7 @@ fn rate(c: &ContainerView, of: fn(&ContainerDiskStatus) -> u64) -> String {
 
 /// The disk that matters most to a container: one that holds it back, else the one it uses most of.
 fn most_constrained(disks: &[ContainerDiskStatus]) -> Option<&ContainerDiskStatus> {
-    let key = |s: &ContainerDiskStatus| (s.held_by != LimitedBy::Nothing, s.used.unwrap_or(0.0));
+    let key = |s: &ContainerDiskStatus| (s.held_by != HeldBy::Nothing, s.used.unwrap_or(0.0));
     disks.iter().max_by(|a, b| key(a).partial_cmp(&key(b)).unwrap_or(std::cmp::Ordering::Equal))
 }
 
