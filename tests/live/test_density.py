@@ -1,4 +1,4 @@
-"""Many containers that come and go: after many the agent holds what it held after the first.
+"""Many containers that come and go: the agent holds afterwards what it held after the first.
 
 ELBOWROOM_TEST_ROUNDS x ELBOWROOM_TEST_CONTAINERS containers, 6 x 10 unless said otherwise; `make soak` takes 500 x 20.
 
