@@ -62,7 +62,7 @@ def test_labels_say_what_a_container_wants(new_agent, docker):
     assert not row["attached"] and "elbowroom.dev/views" in row["attach_note"]
     [ignored] = row["labels"]["ignored"]
     assert "elbowroom.dev/colour" in ignored
-    eventually(lambda: (agent.row(container)["memory"] or {}).get("floor") == 8 * MIB)
+    eventually(lambda: (agent.row(container)["memory"] or {}).get("minimum") == 8 * MIB)
     # The wrapper runtime asks the agent, which knows the label.
     out = docker.run_once(
         "getconf", "_NPROCESSORS_ONLN", options=["--runtime", "elbowroom", "--cpus", "1", "--label", "elbowroom.dev/views=off"]
