@@ -75,8 +75,6 @@ pub(crate) struct ApiContainerDisk {
 pub(crate) struct ApiContainerMemory {
     /// What was taken from it since it last needed all.
     pub(crate) lent: Bytes,
-    /// A limit that holds it back for seconds.
-    pub(crate) lease: Option<Bytes>,
 }
 
 /// What is wrong.
@@ -274,7 +272,9 @@ mod tests {
             ("AgentSnapshot", &["time_unix_ms", "containers", "alerts"][..]),
             ("ContainerView", &["id", "name", "pod", "labels", "labels_by", "disk", "memory", "verdict"]),
             ("Verdict", &["status", "reason", "raise"]),
+            ("ContainerDiskStatus", &["name", "cap", "enforced"]),
             ("ContainerMemoryStatus", &["lent"]),
+            ("ContainerRef", &["id"]),
             ("AlertView", &["kind", "severity", "topic", "text", "disk_name", "container", "since_unix_ms"]),
         ] {
             let there = &document["components"]["schemas"][schema]["properties"];

@@ -219,7 +219,7 @@ mod tests {
             r#"{"time_unix_ms": 5, "status": {}, "containers": [{"id": "c1", "name": "app", "more": 1, "labels_by": "elbowroom-kube",
                 "labels": {"ignored": ["elbowroom.dev/x = \"y\": there is no such label"]},
                 "disk": [{"name": "sda", "cap": 0.25, "enforced": true}, {"name": "sdb", "cap": 0.5, "enforced": false}],
-                "memory": {"lent": 1048576, "lease": null}}],
+                "memory": {"lent": 1048576}}],
               "alerts": {"ended": [], "lasting": [
                 {"kind": "STARVED", "severity": "critical", "disk": null, "group": 3, "since": 1, "until": null,
                  "text": "app gets\nless", "disk_name": "sda", "container": {"id": "c1", "name": null, "path": "/"}},

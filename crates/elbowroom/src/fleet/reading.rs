@@ -98,7 +98,7 @@ struct SnapshotMemory {
 #[derive(Deserialize)]
 struct SnapshotPool {
     path: String,
-    room: Bytes,
+    free: Bytes,
     reserved: Bytes,
     short: bool,
 }
@@ -126,7 +126,7 @@ pub fn read(json: &[u8]) -> Result<NodeReading> {
     let statuses = statuses.map(|status| (status.reservation, status.usage));
     let node = &snapshot.node;
     // A governor that is off measures nothing: what could be had of the machine is all that is known then.
-    let free = machine.map(|pool| pool.room).or(node.memory_available).or(node.memory_free);
+    let free = machine.map(|pool| pool.free).or(node.memory_available).or(node.memory_free);
     let mut alerts = snapshot.alerts.lasting;
     alerts.sort_by_key(|alert| (alert.severity != "critical", alert.severity == "info"));
     let room = NodeResources {
@@ -182,11 +182,36 @@ mod tests {
                 "name": "sda", "used": null, "promised": 0.5,
                 "capacity": { "rbps": { "at": 7 }, "wbps": "max", "riops": "max", "wiops": "max" },
             }] },
-            "memory": { "pools": [{ "path": "/", "room": 30, "reserved": 25, "short": false }] },
+            "memory": { "pools": [{ "path": "/", "free": 30, "reserved": 25, "short": false }] },
             "alerts": { "lasting": [
                 { "kind": "FINDING", "severity": "info" }, { "kind": "NEW", "severity": "warning" }, { "kind": "STARVED", "severity": "critical" },
             ] },
         })
+    }
+
+    #[test]
+    fn what_is_read_is_in_the_apis_document() {
+        let document = include_str!("../../../elbowroom-agent/src/http/openapi.json");
+        let document: Value = serde_json::from_str(document).unwrap();
+        for (schema, fields) in [
+            ("AgentSnapshot", &["time_unix_ms", "node", "status", "containers", "disks", "memory", "alerts"][..]),
+            ("NodeView", &["cpus", "cpu_used_millicpu", "memory_total", "memory_free", "memory_available"]),
+            ("AgentStatus", &["version"]),
+            ("ContainerView", &["view", "memory"]),
+            ("View", &["millicpu"]),
+            ("ContainerMemoryStatus", &["usage", "reservation"]),
+            ("DisksReport", &["disks"]),
+            ("DiskView", &["name", "capacity", "used", "promised"]),
+            ("MemoryReport", &["pools"]),
+            ("PoolView", &["path", "free", "reserved", "short"]),
+            ("AlertsReport", &["lasting"]),
+            ("AlertView", &["kind", "severity"]),
+        ] {
+            for field in fields {
+                let there = &document["components"]["schemas"][schema]["properties"][field];
+                assert!(!there.is_null(), "{schema}.{field}");
+            }
+        }
     }
 
     #[test]
