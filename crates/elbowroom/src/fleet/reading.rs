@@ -194,7 +194,10 @@ mod tests {
         let document = include_str!("../../../elbowroom-agent/src/http/openapi.json");
         let document: Value = serde_json::from_str(document).unwrap();
         for (schema, fields) in [
-            ("AgentSnapshot", &["time_unix_ms", "node", "status", "containers", "disks", "memory", "alerts"][..]),
+            (
+                "AgentSnapshot",
+                &["time_unix_ms", "node", "status", "containers", "disks", "memory", "alerts"][..],
+            ),
             ("NodeView", &["cpus", "cpu_used_millicpu", "memory_total", "memory_free", "memory_available"]),
             ("AgentStatus", &["version"]),
             ("ContainerView", &["view", "memory"]),
