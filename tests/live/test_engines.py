@@ -2,6 +2,7 @@
 
 `make engines-test` builds the engines that Debian does not have. The table of engines is in docs/guide/engines.md."""
 
+import math
 import os
 import re
 import shutil
@@ -502,16 +503,23 @@ def summary(rows):
         "# What a view costs the start of a container", "",
         f"`make engines-bench`, {time.strftime('%F %R')}, load average {' '.join(f'{load:.1f}' for load in os.getloadavg())} "
         f"on {CPUS} CPUs. Milliseconds; with and without our hook in turn, in one engine under one agent.", "",
-        "| | rounds | without: least, median | with: least, median | more: least, median of the pairs |", "|---|---|---|---|---|",
+        "| | rounds | without: least, median | with: least, median | more: least | more: median of the pairs, 95 % interval |", "|---|---|---|---|---|---|",
     ]  # fmt: skip
     for name, pairs in rows.items():
         without, given = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        more = statistics.median(b - a for a, b in pairs)
+        more = sorted(b - a for a, b in pairs)
+        least, most = interval_of_median(len(more))
         lines.append(
             f"| {name} | {len(pairs)} | {min(without):.2f}, {statistics.median(without):.2f} | {min(given):.2f}, "
-            f"{statistics.median(given):.2f} | {min(given) - min(without):+.2f}, {more:+.2f} |"
+            f"{statistics.median(given):.2f} | {min(given) - min(without):+.2f} | {statistics.median(more):+.2f}, {more[least]:+.2f} to {more[most]:+.2f} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def interval_of_median(count):
+    """Which of so many sorted values enclose their median with 95 %: the normal approximation to the sign test."""
+    reach = 0.98 * math.sqrt(count)
+    return max(0, math.floor(count / 2 - reach)), min(count - 1, math.ceil(count / 2 + reach))
 
 
 def in_turn(costs, name, without, given, rounds):

@@ -13,7 +13,7 @@ use crate::profile_store::StoredProfile;
 use elbowroom_govern::disk::{ContainerDiskStatus, DiskPolicy, DiskView};
 use elbowroom_govern::verdict::KILLED_FOR;
 use elbowroom_govern::{GovernorMode, memory};
-use elbowroom_linux::mount::MountSurface;
+use elbowroom_linux::mount::{MountSurface, ViewParts};
 use elbowroom_linux::timer;
 use elbowroom_types::alert::{Alert, AlertKind};
 use elbowroom_types::container::{ContainerEngine, Pod};
@@ -441,6 +441,18 @@ pub struct PreparedView {
     /// Where the agent asks programs for memory: its directory for containers that have the host's `/dev`.
     #[serde(default)]
     pub pressure_dir: Option<PathBuf>,
+}
+
+impl PreparedView {
+    /// What there is to mount.
+    pub fn parts(&self) -> ViewParts<'_> {
+        ViewParts {
+            dir: &self.view_dir,
+            surfaces: &self.surfaces,
+            page: self.page.as_deref(),
+            pressure_dir: self.pressure_dir.as_deref(),
+        }
+    }
 }
 
 /// The shortest thing that people call a container: its name, or the beginning of its id.

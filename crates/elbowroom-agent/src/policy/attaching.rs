@@ -6,10 +6,10 @@ use super::managed_container::{AttachState, DETACH_FAILED, DETACHED};
 use super::mounter::{MountJob, MountOutcome, MountTask, MountTicket, MountWaiter};
 use super::policy_loop::PolicyLoop;
 use super::quotas::QuotaTopic;
-use elbowroom_client::api::ControlResponse;
+use elbowroom_client::api::{ControlResponse, PreparedView};
 use elbowroom_linux::mount::MountSurface;
 use elbowroom_linux::{Sensor, mount, process, timer};
-use elbowroom_types::container::{ContainerEngine, ContainerIdentity};
+use elbowroom_types::container::ContainerEngine;
 use elbowroom_types::id::CgroupId;
 use elbowroom_types::unit::Micros;
 use elbowroom_view::pages::view_mounts;
@@ -106,22 +106,8 @@ impl PolicyLoop {
             _ => by_operator,
         };
         let path = managed.path.clone();
-        let task = MountTask::Attach {
-            pid,
-            view_dir: self.view_dir(id),
-            page: self.page_path(id),
-            pressure_dir: self.pressure_dir(),
-            surfaces: self.surfaces(),
-            on_host_root,
-            host_pid_refusal,
-        };
+        let task = MountTask::Attach { pid, view: self.prepared_view(id), on_host_root, host_pid_refusal };
         let _ = self.mounter.send(MountJob::Run(self.ticket(id, path, asked), task));
-    }
-
-    /// Why a container whose first process is `pid` gets no view of its own.
-    pub(super) fn host_pid_refusal(&self, container: &ContainerIdentity, pid: i32) -> Option<&'static str> {
-        let why = self.config.containers.host_pid_refusal(container)?;
-        process::is_in_own_pid_namespace(pid).then_some(why)
     }
 
     /// A container's first process is another one, which may have a mount namespace of its own: a service's `ExecStart=` after an
@@ -175,6 +161,16 @@ impl PolicyLoop {
 
     fn ticket(&self, group: CgroupId, path: String, reply_to: Option<MountWaiter>) -> MountTicket {
         MountTicket { group, tenant: self.sensor.tenant_of(group), path, reply_to }
+    }
+
+    /// What is mounted in a container.
+    pub(super) fn prepared_view(&self, id: CgroupId) -> PreparedView {
+        PreparedView {
+            view_dir: self.view_dir(id),
+            surfaces: self.surfaces(),
+            page: Some(self.page_path(id)),
+            pressure_dir: self.pressure_dir(),
+        }
     }
 
     pub(super) fn surfaces(&self) -> Vec<MountSurface> {

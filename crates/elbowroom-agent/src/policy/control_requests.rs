@@ -5,7 +5,7 @@ use super::mounter::MountWaiter;
 use super::policy_loop::PolicyLoop;
 use elbowroom_client::api::{
     AgentPids, AgentSnapshot, AgentStatus, ContainerView, ControlRequest, ControlResponse, DisksReport,
-    Explanation, MemoryReport, PreparedView, display_name,
+    Explanation, MemoryReport, display_name,
 };
 use elbowroom_linux::{process, timer};
 use elbowroom_types::container::ContainerEngine;
@@ -143,32 +143,23 @@ impl PolicyLoop {
             let paths = process::cgroup_paths(prepare.pid);
             let containers = self.containers.iter().map(|(id, managed)| (*id, managed.path.as_str()));
             let found = process::innermost_group(&paths, containers);
-            // Not the process that asks: a hook may still be in its runtime's namespaces.
-            let first = found.and_then(|id| self.init_pid(id)).map_or(prepare.pid, |pid| pid as i32);
-            let container = found.and_then(|id| self.views.group(id)?.container.as_ref());
-            let refused = container.and_then(|container| {
-                let refusal = self.config.containers.view_refusal(container);
-                refusal.or_else(|| self.host_pid_refusal(container, first))
-            });
-            if let Some(why) = refused {
+            if let Some(why) = found.and_then(|id| self.hook_refusal(id, prepare.pid)) {
                 let _ = answer.send(ControlResponse::Error(why.to_owned()));
                 continue;
             }
             match found {
                 Some(id) => {
-                    let prepared = PreparedView {
-                        view_dir: self.view_dir(id),
-                        surfaces: self.surfaces(),
-                        page: Some(self.page_path(id)),
-                        pressure_dir: self.pressure_dir(),
-                    };
-                    self.restart_times(id, now);
+                    let prepared = self.prepared_view(id);
                     if let Some(managed) = self.containers.get_mut(&id) {
-                        managed.is_unread = false;
                         managed.attach =
                             managed.attach.mounted_by_caller(now.saturating_add(MOUNT_CHECK_DELAY));
                     }
+                    // A container's start waits for the answer, and for nothing else. Its program reads milliseconds later.
                     let _ = answer.send(ControlResponse::Prepared(prepared));
+                    self.restart_times(id, now);
+                    if let Some(managed) = self.containers.get_mut(&id) {
+                        managed.is_unread = false;
+                    }
                 }
                 None if now < deadline && process::start_time(prepare.pid).is_some() => {
                     self.preparing.push((prepare, deadline, answer));
@@ -181,6 +172,18 @@ impl PolicyLoop {
                 }
             }
         }
+    }
+
+    /// Why a container gets no view for which `peer` asks, a process in it.
+    fn hook_refusal(&mut self, id: CgroupId, peer: i32) -> Option<&'static str> {
+        let container = self.views.group(id)?.container.as_ref()?;
+        if let Some(why) = self.config.containers.view_refusal(container) {
+            return Some(why);
+        }
+        let why = self.config.containers.host_pid_refusal(container)?;
+        // Not the process that asks: a hook may still be in its runtime's namespaces.
+        let first = self.init_pid(id).map_or(peer, |pid| pid as i32);
+        process::is_in_own_pid_namespace(first).then_some(why)
     }
 
     fn find(&self, name: &str) -> Result<CgroupId, String> {

@@ -2,13 +2,13 @@
 //! their server does not answer. The policy loop never waits, and the other containers wait for [`JOB_TIMEOUT`] at most.
 
 use super::{Mailbox, PolicyMessage};
-use elbowroom_client::api::ControlResponse;
-use elbowroom_linux::mount::{MountError, MountSurface, NamespaceRoot};
+use elbowroom_client::api::{ControlResponse, PreparedView};
+use elbowroom_linux::mount::{AttachedView, MountError, MountSurface, NamespaceRoot};
 use elbowroom_linux::{mount, process};
 use elbowroom_types::id::CgroupId;
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError, SendError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -64,14 +64,10 @@ impl MountTicket {
 
 /// Something to mount or unmount.
 pub(super) enum MountTask {
-    /// Mount `view_dir` into the container of process `pid`.
+    /// Mount `view` into the container of process `pid`.
     Attach {
         pid: u32,
-        view_dir: PathBuf,
-        page: PathBuf,
-        /// Where the container's programs are asked for memory: see [`NamespaceRoot::offer_pressure_file`].
-        pressure_dir: Option<PathBuf>,
-        surfaces: Vec<MountSurface>,
+        view: PreparedView,
         /// Whether the container is known to live on the host's own root file system.
         on_host_root: bool,
         /// Why there is to be no view where the process is in the host's PID namespace.
@@ -267,9 +263,8 @@ impl MountTask {
     /// Does it in the container whose cgroup is `path`.
     fn run(self, path: &str) -> MountOutcome {
         match self {
-            Self::Attach { pid, view_dir, page, pressure_dir, surfaces, on_host_root, host_pid_refusal } => {
-                let files = (view_dir.as_path(), page.as_path(), pressure_dir.as_deref());
-                attach(path, pid, files, &surfaces, (on_host_root, host_pid_refusal))
+            Self::Attach { pid, view, on_host_root, host_pid_refusal } => {
+                attach(path, pid, &view, on_host_root, host_pid_refusal)
             }
             Self::Detach { pids, view } => detach(path, &pids, view.as_deref()),
         }
@@ -296,9 +291,9 @@ impl MountTask {
 fn attach(
     path: &str,
     pid: u32,
-    (view_dir, page, pressure_dir): (&Path, &Path, Option<&Path>),
-    surfaces: &[MountSurface],
-    (on_host_root, host_pid_refusal): (bool, Option<&'static str>),
+    view: &PreparedView,
+    on_host_root: bool,
+    host_pid_refusal: Option<&'static str>,
 ) -> MountOutcome {
     // Once for all: between two looks the number can become that of a process of another container.
     let place = match NamespaceRoot::in_group(pid, path) {
@@ -323,27 +318,21 @@ fn attach(
     {
         return MountOutcome::Refused(why);
     }
-    match place.plan(surfaces, view_dir).and_then(|plan| place.attach(&plan)) {
-        Ok(attached) => {
-            let mut missing: Vec<String> = attached.skipped.iter().map(ToString::to_string).collect();
-            // The files are the view; a kernel that cannot mount the page (before Linux 5.12) still shows those.
-            match place.attach_page(page) {
-                Ok(true) => offer_pressure_file(&place, path, pressure_dir),
-                Ok(false) => missing.push(format!("{}: there is no place for it", mount::PAGE_TARGET)),
-                Err(error) => missing.push(error.to_string()),
-            }
-            MountOutcome::Attached { missing, anew: attached.mounted > 0, is_starting: attached.is_starting }
-        }
-        Err(e) => mount_failed(e),
+    let AttachedView { files, page, pressure_file } = match place.attach_view(&view.parts()) {
+        Ok(attached) => attached,
+        Err(e) => return mount_failed(e),
+    };
+    let mut missing: Vec<String> = files.skipped.iter().map(ToString::to_string).collect();
+    // The files are the view; a kernel that cannot mount the page (before Linux 5.12) still shows those.
+    match page {
+        Some(Ok(false)) => missing.push(format!("{}: there is no place for it", mount::PAGE_TARGET)),
+        Some(Err(error)) => missing.push(error.to_string()),
+        Some(Ok(true)) | None => {}
     }
-}
-
-/// A view is whole without it.
-fn offer_pressure_file(place: &NamespaceRoot, path: &str, host_dir: Option<&Path>) {
-    let Some(host_dir) = host_dir else { return };
-    if let Err(error) = place.offer_pressure_file(host_dir) {
+    if let Err(error) = pressure_file {
         tracing::warn!(container = path, because = %error, "its programs cannot be asked for memory");
     }
+    MountOutcome::Attached { missing, anew: files.mounted > 0, is_starting: files.is_starting }
 }
 
 fn detach(path: &str, pids: &[u32], view: Option<&str>) -> MountOutcome {
@@ -414,17 +403,12 @@ mod tests {
         }
     }
 
+    fn no_view() -> PreparedView {
+        PreparedView { view_dir: PathBuf::new(), surfaces: Vec::new(), page: None, pressure_dir: None }
+    }
+
     fn attach_task() -> MountTask {
-        let none = PathBuf::new;
-        MountTask::Attach {
-            pid: 0,
-            view_dir: none(),
-            page: none(),
-            pressure_dir: None,
-            surfaces: Vec::new(),
-            on_host_root: false,
-            host_pid_refusal: None,
-        }
+        MountTask::Attach { pid: 0, view: no_view(), on_host_root: false, host_pid_refusal: None }
     }
 
     fn detach_task() -> MountTask {
@@ -553,8 +537,7 @@ mod tests {
 
     #[test]
     fn nothing_is_mounted_for_a_process_of_another_group() {
-        let none = Path::new("/nowhere");
-        let outcome = attach("/docker/4f5e", std::process::id(), (none, none, None), &[], (true, None));
+        let outcome = attach("/docker/4f5e", std::process::id(), &no_view(), true, None);
         assert_eq!(outcome, MountOutcome::NotReady("its process is gone"));
     }
 }

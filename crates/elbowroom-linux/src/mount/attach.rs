@@ -2,14 +2,42 @@
 
 use super::mount_calls::{copy_mount, id_of, move_mount, open_target, open_tree};
 use super::namespace::{FileId, NamespaceRoot, Unmounter, file_id};
-use super::plan::{BindMount, MountPlan, SkipReason, SkippedSurface, ViewDirectory, covered_filesystem};
-use super::{MountError, SOURCE, UNCACHED_FILES, uncovered};
+use super::plan::{
+    BindMount, MountPlan, MountSurface, SkipReason, SkippedSurface, ViewDirectory, covered_filesystem,
+    plan_at,
+};
+use super::{MountError, SOURCE, UNCACHED_FILES, page, pressure, uncovered};
 use crate::mountinfo::{MountEntry, MountTable, is_deleted};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+
+/// A view, and what goes with it.
+#[derive(Clone, Copy, Debug)]
+pub struct ViewParts<'a> {
+    /// Its directory on the host.
+    pub dir: &'a Path,
+    /// Which of its files belong where.
+    pub surfaces: &'a [MountSurface],
+    /// Its page, a file on the host, to be read-only at [`super::PAGE_TARGET`]; there is a place for it only where the view is mounted.
+    pub page: Option<&'a Path>,
+    /// The agent's directory where the container's programs are asked for memory, if they are to be.
+    pub pressure_dir: Option<&'a Path>,
+}
+
+/// What [`NamespaceRoot::attach_view`] did.
+#[derive(Debug)]
+pub struct AttachedView {
+    /// The files.
+    pub files: AttachReport,
+    /// Whether there is a place for the page; there is none where another container that shares the mount namespace has it. An error
+    /// before Linux 5.12. `None`: none was wanted.
+    pub page: Option<Result<bool, MountError>>,
+    /// Where programs find the file by which they are asked for memory; `None`: this container has no place for it.
+    pub pressure_file: Result<Option<PathBuf>, MountError>,
+}
 
 /// What [`NamespaceRoot::attach`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -31,7 +59,29 @@ impl NamespaceRoot {
     /// Mounts every surface of `plan`, or none. Safe to call again: what is there stays.
     pub fn attach(&self, plan: &MountPlan) -> Result<AttachReport, MountError> {
         self.or_vanished(self.refuse_host())?;
-        attach_at(self, plan)
+        let _lock = self.lock()?;
+        attach_at(self, &self.table()?, plan)
+    }
+
+    /// Mounts a view as [`Self::attach`] does, and then what goes with it. Two agents' hands at the same targets would each take back what
+    /// the other relies on: the mount namespace is locked for all of it.
+    ///
+    /// # Errors
+    /// The files are not mounted, and so nothing is. What became of the rest is in the report.
+    pub fn attach_view(&self, wanted: &ViewParts<'_>) -> Result<AttachedView, MountError> {
+        self.or_vanished(self.refuse_host())?;
+        let _lock = self.lock()?;
+        let (table, view) = self.table_checked(|own| ViewDirectory::inspect(wanted.dir, own))?;
+        let plan = plan_at(self, &table, view, wanted.surfaces)?;
+        let files = attach_at(self, &table, &plan)?;
+        let table = self.table()?;
+        let page = wanted.page.map(|page| page::attach_at(self, &table, page));
+        let pressure_file = match wanted.pressure_dir {
+            // Without a place for the page the view there is another container's, and so is the file.
+            Some(dir) if !matches!(page, Some(Ok(false))) => pressure::offer_at(self, &table, dir),
+            _ => Ok(None),
+        };
+        Ok(AttachedView { files, page, pressure_file })
     }
 
     /// Refuses a target where a mount would show on the host too.
@@ -72,12 +122,14 @@ struct CompletedMount {
     copies: Vec<(PathBuf, OwnedFd)>,
 }
 
-fn attach_at(place: &NamespaceRoot, plan: &MountPlan) -> Result<AttachReport, MountError> {
+/// Where `table` is what is mounted there.
+fn attach_at(
+    place: &NamespaceRoot,
+    table: &MountTable,
+    plan: &MountPlan,
+) -> Result<AttachReport, MountError> {
     let view = &plan.view;
     let (views, triggers) = (view.open()?, view.open_triggers());
-    // Until the end: two agents' hands at the same targets would each take back what the other relies on.
-    let _lock = place.lock()?;
-    let table = place.table()?;
     let mut attached = AttachReport { skipped: plan.skipped.clone(), ..AttachReport::default() };
     let mut work = Vec::new();
     for bind in &plan.binds {
@@ -92,8 +144,8 @@ fn attach_at(place: &NamespaceRoot, plan: &MountPlan) -> Result<AttachReport, Mo
             Some((dir, Ok(id))) => (dir, id),
             _ => (&views, file_id(views.as_fd(), &bind.source).map_err(|e| no_view("statx", e))?),
         };
-        let decision = place.or_vanished(decide(place, &table, view, id, &bind.target))?;
-        let mut inside = foreign_mounts_inside(&table, view, &bind.target);
+        let decision = place.or_vanished(decide(place, table, view, id, &bind.target))?;
+        let mut inside = foreign_mounts_inside(table, view, &bind.target);
         inside.retain(|mount| is_shown(dir.as_fd(), bind, mount));
         attached.skipped.extend(inside.iter().map(|mount| SkippedSurface {
             target: mount.mount_point.clone(),
@@ -110,7 +162,7 @@ fn attach_at(place: &NamespaceRoot, plan: &MountPlan) -> Result<AttachReport, Mo
             }
             TargetDecision::Perform(step) => step,
         };
-        refuse_shared(place, &table, &step, &bind.target)?;
+        refuse_shared(place, table, &step, &bind.target)?;
         let tree = open_tree(dir.as_fd(), &bind.source).map_err(|e| no_view("open_tree", e))?;
         work.push(PlannedMount { bind, step, tree, inside });
     }
@@ -120,7 +172,7 @@ fn attach_at(place: &NamespaceRoot, plan: &MountPlan) -> Result<AttachReport, Mo
         attached.mounted = made.len() - attached.replaced;
     }
     // The view shows without them too.
-    match uncovered::keep(place, &table) {
+    match uncovered::keep(place, table) {
         Ok(done) => attached.is_starting = !done,
         Err(error) => {
             tracing::warn!(because = %error, "no proc or sysfs can be mounted in user namespaces inside the container");

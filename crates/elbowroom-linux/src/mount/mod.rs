@@ -7,7 +7,7 @@
 //! **Approach.** A [`NamespaceRoot`] is a container's root directory and mount namespace, opened once for all that is done there.
 //! [`NamespaceRoot::plan`] works out from the container's own mountinfo and cgroup which file goes where. [`NamespaceRoot::attach`]
 //! mounts each one: `open_tree(OPEN_TREE_CLONE)` on the host, then `openat2` of the target and `move_mount` onto it, on a thread of
-//! its own that has entered the container's mount namespace. A process that is already in the namespace (an OCI hook, the child of
+//! its own that has entered the container's mount namespace. [`NamespaceRoot::attach_view`] is both, and what goes with a view, under one lock. A process that is already in the namespace (an OCI hook, the child of
 //! `elbowroom run`) starts from [`NamespaceRoot::of_this_process`]. The mounts die with the namespace: nothing to clean up.
 //!
 //! **Properties** (each has a live test of about the same name)
@@ -37,7 +37,7 @@ mod plan;
 mod pressure;
 mod uncovered;
 
-pub use attach::AttachReport;
+pub use attach::{AttachReport, AttachedView, ViewParts};
 pub use detach::{detach_all, detach_group};
 pub use namespace::{EntryStage, MountNamespace, NamespaceRoot, own_namespace};
 pub use page::PAGE_TARGET;

@@ -16,21 +16,13 @@ use std::path::Path;
 /// Where programs find the page: `ELBOWROOM_VIEW_PATH` of `shim/view.h`.
 pub const PAGE_TARGET: &str = "/sys/devices/system/cpu/elbowroom";
 
-impl NamespaceRoot {
-    /// Mounts the page (a file on the host) read-only where the view of the same name is mounted already. Safe to call again. False
-    /// where there is no place for it, or another container that shares the mount namespace has it.
-    pub fn attach_page(&self, page: &Path) -> Result<bool, MountError> {
-        self.or_vanished(self.refuse_host())?;
-        attach_at(self, page)
-    }
-}
-
-fn attach_at(place: &NamespaceRoot, page: &Path) -> Result<bool, MountError> {
+/// Mounts the page (a file on the host) read-only where the view of the same name is mounted already, as `table` says. Safe to call again.
+/// False where there is no place for it, or another container that shares the mount namespace has it.
+pub(super) fn attach_at(place: &NamespaceRoot, table: &MountTable, page: &Path) -> Result<bool, MountError> {
     let (dir_path, name) = (page.parent().unwrap_or(Path::new("/")), page.file_name().unwrap_or_default());
     let dir = open_dir(dir_path).map_err(|e| view_open_error("open", page, e))?;
     let file = PageFile { place, path: page, dir, name };
-    let _lock = place.lock()?;
-    match file.inspect(&place.table()?)? {
+    match file.inspect(table)? {
         PageState::NoPlace => Ok(false),
         PageState::Present => Ok(true),
         PageState::Missing(mount) => {

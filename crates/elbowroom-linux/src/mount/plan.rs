@@ -96,7 +96,8 @@ impl NamespaceRoot {
     /// Plans the view in `view_dir` for the process's own cgroup, from its mountinfo and cgroup. A surface without a place is
     /// skipped and reported; errors are a vanished process, a missing view and unreadable tables.
     pub fn plan(&self, surfaces: &[MountSurface], view_dir: &Path) -> Result<MountPlan, MountError> {
-        plan_at(self, surfaces, view_dir)
+        let (table, view) = self.table_checked(|own| ViewDirectory::inspect(view_dir, own))?;
+        plan_at(self, &table, view, surfaces)
     }
 }
 
@@ -111,20 +112,21 @@ pub fn prefetch(view_dir: &Path, surfaces: &[MountSurface]) {
     }
 }
 
-fn plan_at(
+/// The same, where `table` is what is mounted there.
+pub(super) fn plan_at(
     place: &NamespaceRoot,
+    table: &MountTable,
+    view: ViewDirectory,
     surfaces: &[MountSurface],
-    view_dir: &Path,
 ) -> Result<MountPlan, MountError> {
     if let Some(bad) = surfaces.iter().find(|surface| !stays_inside(&surface.source)) {
         return Err(MountError::BadSource { source_path: bad.source.clone() });
     }
-    let (table, view) = place.table_checked(|own| ViewDirectory::inspect(view_dir, own))?;
-    let (wanted, mut skipped) = targets(&table, &place.cgroups()?, place.group(), surfaces);
+    let (wanted, mut skipped) = targets(table, &place.cgroups()?, place.group(), surfaces);
     let mut binds = Vec::new();
     for bind in wanted {
         // The table comes first: a walk into a filesystem that the container serves itself might never return.
-        let why = match covered_filesystem(&table, &view, &bind.target, &|mount| place.is_hosts(mount)) {
+        let why = match covered_filesystem(table, &view, &bind.target, &|mount| place.is_hosts(mount)) {
             Err(why) => Some(why),
             Ok(()) => match place.open(&bind.target) {
                 Ok(_) => None,
@@ -257,7 +259,7 @@ fn stays_inside(source: &Path) -> bool {
 
 impl ViewDirectory {
     /// Looks at the view's directory; `own` are this process's mounts.
-    fn inspect(dir: &Path, own: &MountTable) -> Result<Self, MountError> {
+    pub(super) fn inspect(dir: &Path, own: &MountTable) -> Result<Self, MountError> {
         let (fd, id) = open_view(dir)?;
         let path = path_of(fd.as_fd()).map_err(|e| MountError::of("readlink", dir, e))?;
         let mount = own.by_id(id.mount).ok_or_else(|| MountError::NoView { path: dir.to_owned() })?;

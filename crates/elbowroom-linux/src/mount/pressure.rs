@@ -34,26 +34,6 @@ use std::path::{Path, PathBuf};
 const RAMFS: &str = "ramfs";
 
 impl NamespaceRoot {
-    /// Makes the file where it is not there, and says where programs find it; `None`: this container has no place for it. `host_dir` is the
-    /// agent's directory on the host. A process that asks for itself gets a file of its own, not that of the container it is in.
-    ///
-    /// # Errors
-    /// [`MountError`], also where another file has its name.
-    pub fn offer_pressure_file(&self, host_dir: &Path) -> Result<Option<PathBuf>, MountError> {
-        self.or_vanished(self.refuse_host())?;
-        let _lock = self.lock()?;
-        let table = self.table()?;
-        match self.find_place(&table) {
-            Some(mount) if !(self.is_this_process() && is_ours(mount)) => {
-                let path = mount.mount_point.join(PRESSURE_FILE_NAME);
-                let dir = open_target(self, &mount.mount_point, mount.id)?;
-                make(&dir).map_err(|e| MountError::of("mknod", &path, e))?;
-                Ok(Some(path))
-            }
-            _ => self.mount_place(&table, host_dir),
-        }
-    }
-
     /// Opens the file to write to it, as a program that asks does; `None` where it is not there.
     ///
     /// # Errors
@@ -115,6 +95,28 @@ impl NamespaceRoot {
             })
         })?;
         Ok(Some(host_dir.join(PRESSURE_FILE_NAME)))
+    }
+}
+
+/// Makes the file where it is not there, and says where programs find it; `None`: this container has no place for it. `table` is what is
+/// mounted there, and `host_dir` the agent's directory on the host. A process that asks for itself gets a file of its own, not that of the
+/// container it is in.
+///
+/// # Errors
+/// [`MountError`], also where another file has its name.
+pub(super) fn offer_at(
+    place: &NamespaceRoot,
+    table: &MountTable,
+    host_dir: &Path,
+) -> Result<Option<PathBuf>, MountError> {
+    match place.find_place(table) {
+        Some(mount) if !(place.is_this_process() && is_ours(mount)) => {
+            let path = mount.mount_point.join(PRESSURE_FILE_NAME);
+            let dir = open_target(place, &mount.mount_point, mount.id)?;
+            make(&dir).map_err(|e| MountError::of("mknod", &path, e))?;
+            Ok(Some(path))
+        }
+        _ => place.mount_place(table, host_dir),
     }
 }
 

@@ -3,8 +3,8 @@
 mod stand_in;
 
 use elbowroom_linux::mount::{
-    EntryStage, MountError, MountPlan, MountSurface, NamespaceRoot, SkipReason, SurfaceTarget, detach_all,
-    detach_group,
+    EntryStage, MountError, MountPlan, MountSurface, NamespaceRoot, SkipReason, SurfaceTarget, ViewParts,
+    detach_all, detach_group,
 };
 use elbowroom_types::id::DeviceNumber;
 use stand_in::{Container, Views, skip, wait_until};
@@ -631,9 +631,10 @@ fn the_file_that_asks_for_memory_is_in_a_dev_that_is_not_the_hosts_and_goes_with
     let own = Container::with(&private, "mount -t tmpfs none /dev");
     let file = Path::new("/dev/elbowroom-pressure");
     let seen = PathBuf::from(format!("/proc/{}/root{}", own.pid(), file.display()));
-    assert_eq!(own.place().offer_pressure_file(nowhere).unwrap().as_deref(), Some(file));
+    let (view, surfaces) = (rig.one(), surfaces());
+    let parts = ViewParts { dir: &view, surfaces: &surfaces, page: None, pressure_dir: Some(nowhere) };
+    assert_eq!(own.place().attach_view(&parts).unwrap().pressure_file.unwrap().as_deref(), Some(file));
     assert!(seen.exists());
-    own.place().attach(&rig.plan(&own)).unwrap();
     own.place().detach(None).unwrap();
     assert!(!seen.exists());
     // A user with a mount namespace can mount any directory of the host on /dev.
@@ -643,7 +644,7 @@ fn the_file_that_asks_for_memory_is_in_a_dev_that_is_not_the_hosts_and_goes_with
     };
     run("mount", &["-t".as_ref(), "tmpfs".as_ref(), "none".as_ref(), hosts.path().as_os_str()]);
     let users = Container::with(&private, &format!("mount --bind {} /dev", hosts.path().display()));
-    let offered = users.place().offer_pressure_file(nowhere);
+    let offered = users.place().attach_view(&parts).unwrap().pressure_file;
     let made = std::fs::read_dir(hosts.path()).unwrap().count();
     drop(users);
     run("umount", &[hosts.path().as_os_str()]);

@@ -5,7 +5,7 @@ use anyhow::Context;
 use clap::Args;
 use elbowroom_client::control as client;
 use elbowroom_client::output::say;
-use elbowroom_linux::mount::NamespaceRoot;
+use elbowroom_linux::mount::{MountError, NamespaceRoot};
 use elbowroom_linux::{mount, signal};
 use elbowroom_types::launch;
 use std::ffi::OsString;
@@ -79,22 +79,21 @@ fn prepare(args: &ChildArgs, run_dir: &Path) -> anyhow::Result<Option<PathBuf>> 
         .context("no view for the command (--no-views runs it without)")?;
     let root = Path::new("/");
     let place = NamespaceRoot::of_this_process(root)?.made();
-    place.attach(&place.plan(&view.surfaces, &view.view_dir)?)?;
-    if let Some(page) = &view.page {
-        attach_page(&place, page, args.injections)?;
+    let attached = place.attach_view(&view.parts())?;
+    if let Some(page) = attached.page {
+        check_page(page, args.injections)?;
     }
     preload::mount_preloads(root, args.injections.preloads())?;
-    let offered = view.pressure_dir.and_then(|host_dir| place.offer_pressure_file(&host_dir).transpose());
-    offered.transpose().or_else(|error| {
+    attached.pressure_file.or_else(|error| {
         say(&format!("elbowroom: the command cannot be asked for memory: {error}"));
         Ok(None)
     })
 }
 
 /// The files show the view without the page too (a kernel before Linux 5.12, no sysfs); what is preloaded needs it.
-fn attach_page(place: &NamespaceRoot, page: &Path, injections: InjectionArgs) -> anyhow::Result<()> {
-    let there = place.attach_page(page).context("no view page for the libraries to preload");
-    match (there, injections.openmp || injections.libc) {
+fn check_page(page: Result<bool, MountError>, injections: InjectionArgs) -> anyhow::Result<()> {
+    let page = page.context("no view page for the libraries to preload");
+    match (page, injections.openmp || injections.libc) {
         (Ok(true), _) | (_, false) => Ok(()),
         (Ok(false), true) => anyhow::bail!(
             "{}: no place for the view page: run without --openmp and --libc",

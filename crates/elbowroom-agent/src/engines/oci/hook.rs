@@ -21,7 +21,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Mutex, mpsc};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// The hidden verb.
@@ -65,21 +65,21 @@ pub fn main(args: &[OsString]) -> ExitCode {
     let run_dir = PathBuf::from(value_of(args, "--run-dir").unwrap_or(client::DEFAULT_RUN_DIR.as_ref()));
     let wanted =
         value_of(args, injection::INJECTION_FLAG).and_then(OsStr::to_str).map(injection::parse_names);
-    let (done, result) = mpsc::channel();
-    // A panic drops the sender, which reads as an end without a result.
-    let attaching = move || {
-        let _ = done.send(attach(&run_dir, wanted.unwrap_or_default()));
+    // Not the other way round: this thread begins at once, and nobody waits for another to be woken.
+    let watchdog = || {
+        std::thread::sleep(START_TIMEOUT);
+        report_failure("mounting it took too long");
+        std::process::exit(0);
     };
     // In the container's cgroup there may be no room for a thread (`--pids-limit`).
-    if let Err(error) = std::thread::Builder::new().spawn(attaching) {
+    if let Err(error) = std::thread::Builder::new().spawn(watchdog) {
         report_failure(&format!("starting a thread: {error}"));
         return ExitCode::SUCCESS;
     }
-    match result.recv_timeout(START_TIMEOUT) {
+    match std::panic::catch_unwind(|| attach(&run_dir, wanted.unwrap_or_default())) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => report_failure(&format!("{error:#}")),
-        Err(mpsc::RecvTimeoutError::Timeout) => report_failure("mounting it took too long"),
-        Err(mpsc::RecvTimeoutError::Disconnected) => report_failure("the hook failed unexpectedly"),
+        Err(_) => report_failure("the hook failed unexpectedly"),
     }
     ExitCode::SUCCESS
 }
@@ -138,14 +138,8 @@ fn read_state(patience: Duration) -> anyhow::Result<OciState> {
 fn attach_view(run_dir: &Path, rootfs: &Path) -> anyhow::Result<()> {
     let view = client::request_view(run_dir, 0, AGENT_TIMEOUT)?;
     let place = NamespaceRoot::of_this_process(rootfs)?;
-    place.attach(&place.plan(&view.surfaces, &view.view_dir)?)?;
     // Without the page (a kernel before Linux 5.12, no sysfs) the files still show the view; the agent notes what is missing.
-    if let Some(page) = &view.page {
-        let _ = place.attach_page(page);
-    }
-    if let Some(host_dir) = &view.pressure_dir {
-        let _ = place.offer_pressure_file(host_dir);
-    }
+    place.attach_view(&view.parts())?;
     Ok(())
 }
 
