@@ -503,7 +503,8 @@ def summary(rows):
         "# What a view costs the start of a container", "",
         f"`make engines-bench`, {time.strftime('%F %R')}, load average {' '.join(f'{load:.1f}' for load in os.getloadavg())} "
         f"on {CPUS} CPUs. Milliseconds; with and without our hook in turn, in one engine under one agent.", "",
-        "| | rounds | without: least, median | with: least, median | more: least | more: median of the pairs, 95 % interval |", "|---|---|---|---|---|---|",
+        "| | rounds | without: least, median | with: least, median | more: least | more: median of the pairs, 95 % interval |",
+        "|---|---|---|---|---|---|",
     ]  # fmt: skip
     for name, pairs in rows.items():
         without, given = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -511,7 +512,8 @@ def summary(rows):
         least, most = interval_of_median(len(more))
         lines.append(
             f"| {name} | {len(pairs)} | {min(without):.2f}, {statistics.median(without):.2f} | {min(given):.2f}, "
-            f"{statistics.median(given):.2f} | {min(given) - min(without):+.2f} | {statistics.median(more):+.2f}, {more[least]:+.2f} to {more[most]:+.2f} |"
+            f"{statistics.median(given):.2f} | {min(given) - min(without):+.2f} | {statistics.median(more):+.2f}, "
+            f"{more[least]:+.2f} to {more[most]:+.2f} |"
         )
     return "\n".join(lines) + "\n"
 

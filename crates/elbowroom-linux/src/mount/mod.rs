@@ -7,8 +7,9 @@
 //! **Approach.** A [`NamespaceRoot`] is a container's root directory and mount namespace, opened once for all that is done there.
 //! [`NamespaceRoot::plan`] works out from the container's own mountinfo and cgroup which file goes where. [`NamespaceRoot::attach`]
 //! mounts each one: `open_tree(OPEN_TREE_CLONE)` on the host, then `openat2` of the target and `move_mount` onto it, on a thread of
-//! its own that has entered the container's mount namespace. [`NamespaceRoot::attach_view`] is both, and what goes with a view, under one lock. A process that is already in the namespace (an OCI hook, the child of
-//! `elbowroom run`) starts from [`NamespaceRoot::of_this_process`]. The mounts die with the namespace: nothing to clean up.
+//! its own that has entered the container's mount namespace. [`NamespaceRoot::attach_view`] is both, and what goes with a view, under
+//! one lock. A process that is already in the namespace (an OCI hook, the child of `elbowroom run`) starts from
+//! [`NamespaceRoot::of_this_process`]. The mounts die with the namespace: nothing to clean up.
 //!
 //! **Properties** (each has a live test of about the same name)
 //! - All or nothing: when one mount fails, those this call made are taken away again.
