@@ -146,14 +146,14 @@ impl AgentClient {
         std::fs::metadata(&self.run_dir).is_ok_and(|directory| directory.nlink() == 0)
     }
 
-    /// Everything it knows.
+    /// What it knows of pods.
     pub(crate) async fn snapshot(&self) -> Result<ApiSnapshot> {
         let path = self.run_dir.join("api.sock");
         let asking = async {
             let stream = UnixStream::connect(&path).await?;
             let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
             let request =
-                Request::get("/api/v1/snapshot").header("host", "localhost").body(Empty::<Body>::new())?;
+                Request::get("/api/v1/pods").header("host", "localhost").body(Empty::<Body>::new())?;
             let answering = async {
                 let answer = sender.send_request(request).await?;
                 let status = answer.status();
@@ -269,7 +269,7 @@ mod tests {
         let document = include_str!("../../elbowroom-agent/src/http/openapi.json");
         let document: serde_json::Value = serde_json::from_str(document).unwrap();
         for (schema, fields) in [
-            ("AgentSnapshot", &["time_unix_ms", "containers", "alerts"][..]),
+            ("PodsSnapshot", &["time_unix_ms", "containers", "alerts"][..]),
             ("ContainerView", &["id", "name", "pod", "labels", "labels_by", "disk", "memory", "verdict"]),
             ("Verdict", &["status", "reason", "raise"]),
             ("ContainerDiskStatus", &["name", "cap", "enforced"]),

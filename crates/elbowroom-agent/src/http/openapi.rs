@@ -2,6 +2,7 @@
 //! `openapi.json`, so that a change of the API is seen in review: `UPDATE_GOLDEN=1 cargo test -p elbowroom-agent openapi` renews it.
 
 use super::live::{LiveAlert, LiveSnapshot};
+use super::snapshot_store::PodsSnapshot;
 use super::source::ErrorBody;
 use crate::history;
 use crate::history::MAX_RESPONSE_POINTS;
@@ -47,6 +48,7 @@ const OPERATIONS: &[ApiOperation] = &[
     get("/api/v1/alerts", "The alerts that last.", json_answer::<Vec<AlertView>>, NEEDS_AGENT),
     get("/api/v1/findings", "What the doctor found when it last looked.", json_answer::<FindingsReport>, NEEDS_AGENT),
     get("/api/v1/snapshot", "All of that at one moment.", json_answer::<AgentSnapshot>, NEEDS_AGENT),
+    get("/api/v1/pods", "The containers of Kubernetes' pods, none that is inside one, and the alerts that last.", json_answer::<PodsSnapshot>, NEEDS_AGENT),
     get("/api/v1/history", "What happened lately, to the node or to a container.", json_answer::<history::HistoryResponse>, &[400, 404]),
     get("/api/v1/profiles", "The profiles that are kept, the newest first.", json_answer::<Vec<StoredProfile>>, &[500, UNAVAILABLE]),
     get("/api/v1/profiles/{name}", "One of them.", object, &[400, 404, UNAVAILABLE]),

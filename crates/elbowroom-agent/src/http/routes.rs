@@ -79,6 +79,7 @@ pub(crate) fn router(source: Arc<dyn SnapshotSource>) -> Router {
         .route("/profiles", get(profiles))
         .route("/profiles/{name}", get(profile))
         .route("/snapshot", get(async |state: StateExtractor| cached_part(&state, RenderedSnapshot::json)))
+        .route("/pods", get(async |state: StateExtractor| cached_part(&state, RenderedSnapshot::pods)))
         .route("/history", get(history))
         .route("/stream", get(async |State(state): StateExtractor| stream(state.source.snapshots())))
         .route("/openapi.json", get(async || json(Bytes::from_static(OPENAPI.as_bytes()))));

@@ -26,7 +26,42 @@ pub(crate) struct RenderedSnapshot {
     pub(crate) snapshot: AgentSnapshot,
     json: OnceLock<Bytes>,
     containers: OnceLock<Bytes>,
+    pods: OnceLock<Bytes>,
     metrics: OnceLock<Bytes>,
+}
+
+/// The containers of pods, and what is wrong: what a program needs that speaks for the node to Kubernetes. Containers that are inside one
+/// are its own affair: it makes as many as it likes.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct PodsSnapshot<'a> {
+    /// When, in milliseconds since 1970.
+    time_unix_ms: u64,
+    /// The containers.
+    containers: Vec<&'a ContainerView>,
+    /// The alerts that last.
+    alerts: PodsAlerts<'a>,
+}
+
+/// See [`PodsSnapshot::alerts`].
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct PodsAlerts<'a> {
+    /// Those that last.
+    lasting: Vec<&'a AlertView>,
+}
+
+impl<'a> From<&'a AgentSnapshot> for PodsSnapshot<'a> {
+    fn from(snapshot: &'a AgentSnapshot) -> Self {
+        let is_pods = |container: &&ContainerView| {
+            container.pod.is_some() && !container.engine.is_nested(&container.id)
+        };
+        Self {
+            time_unix_ms: snapshot.time_unix_ms,
+            containers: snapshot.containers.iter().filter(is_pods).collect(),
+            alerts: PodsAlerts { lasting: lasting_alerts(snapshot).collect() },
+        }
+    }
 }
 
 #[derive(Default)]
@@ -94,6 +129,7 @@ impl SnapshotStore {
             snapshot,
             json: OnceLock::new(),
             containers: OnceLock::new(),
+            pods: OnceLock::new(),
             metrics: OnceLock::new(),
         };
         *self.newest.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(newest));
@@ -139,6 +175,11 @@ impl RenderedSnapshot {
     /// The containers as JSON.
     pub(crate) fn containers(&self) -> Bytes {
         self.containers.get_or_init(|| json_bytes(&self.snapshot.containers)).clone()
+    }
+
+    /// The containers of pods as JSON.
+    pub(crate) fn pods(&self) -> Bytes {
+        self.pods.get_or_init(|| json_bytes(&PodsSnapshot::from(&self.snapshot))).clone()
     }
 
     /// As OpenMetrics text.
@@ -230,6 +271,26 @@ mod tests {
             because: "busy".into(),
         };
         numbers.into_iter().map(|seq| ChangeView { seq, tenant: None, change: change(seq) }).collect()
+    }
+
+    #[test]
+    fn who_speaks_for_pods_is_told_of_none_that_a_tenant_made() {
+        let mut snapshot: AgentSnapshot =
+            serde_json::from_str(include_str!("../recorder/tests/snapshot.json")).unwrap();
+        let container = &snapshot.containers[0];
+        let named = |id: &str, pod: bool| ContainerView {
+            id: id.to_owned(),
+            pod: pod.then(|| elbowroom_types::container::Pod {
+                uid: "u".into(),
+                name: None,
+                namespace: None,
+            }),
+            ..container.clone()
+        };
+        snapshot.containers = vec![named("1f", true), named("/1f/inside", true), named("2e", false)];
+        let pods = PodsSnapshot::from(&snapshot);
+        assert_eq!(pods.containers.iter().map(|container| container.id.as_str()).collect::<Vec<_>>(), ["1f"]);
+        assert_eq!(pods.alerts.lasting.len(), lasting_alerts(&snapshot).count());
     }
 
     #[test]
