@@ -270,3 +270,87 @@ fn a_weight_inside_the_scope_is_to_be_the_scopes() {
     let (_, command) = says("io-weight-without-effect", &host).expect("a weight without neighbours");
     assert_eq!(command.as_deref(), Some("echo 500 > /sys/fs/cgroup/docker/c1/io.bfq.weight"));
 }
+
+#[test]
+fn a_quota_is_not_raised_above_one_around_it() {
+    for (version, file, own, around) in
+        [(V1, "cpu.cfs_quota_us", "200000", "250000"), (V2, "cpu.max", "200000 100000", "250000 100000")]
+    {
+        let host = |around: &str| {
+            let mut host = Sim::new(version);
+            host.throttled(20, 10, 300_000);
+            host.set(file, own);
+            host.set_around(file, around);
+            if version == V1 {
+                host.set("cpu.cfs_period_us", "100000");
+                host.set_around("cpu.cfs_period_us", "100000");
+            }
+            host
+        };
+        let held = found(&host(around), "cpu-throttled").expect("its own quota stops it");
+        assert_eq!(held.fix, None, "{version:?}");
+        assert_eq!(
+            held.advice.as_deref(),
+            Some("/docker around it has a quota of 2.5 CPUs: raise that first.")
+        );
+        let wide = found(&host(&around.replace("250000", "300000")), "cpu-throttled").expect("its own quota");
+        assert!(wide.fix.is_some(), "{version:?}");
+        // In a pod a person changes the specification, which moves the pod's own.
+        let mut pod = host(around);
+        let (uid, name) = ("u".to_owned(), Some("web-5d4f8c7b9d-x2x7q".to_owned()));
+        pod.facts.groups[2].container.as_mut().expect("web").pod =
+            Some(Pod { uid, name, namespace: Some("shop".into()) });
+        let fix = found(&pod, "cpu-throttled").expect("its own quota").fix.expect("a command");
+        assert!(fix.writes.is_empty() && fix.commands[0].starts_with("kubectl "), "{fix:?}");
+    }
+}
+
+#[test]
+fn no_limit_is_raised_to_what_the_kernel_does_not_take_or_one_around_it_does_not_let_in() {
+    let pids = |now: &str, most: &str, kernel: &str, around: Option<&str>| {
+        let mut host = Sim::new(V2);
+        host.set("pids.current", now);
+        host.set("pids.max", most);
+        host.host("/proc/sys/kernel/threads-max", kernel);
+        around.into_iter().for_each(|around| host.set_around("pids.max", around));
+        let found = found(&host, "pids-near-limit").expect("no thread more");
+        (found.fix.map(|fix| fix.writes[0].to.clone()), found.advice)
+    };
+    assert_eq!(pids("990", "1000", "500000", None).0.as_deref(), Some("2000"));
+    assert_eq!(pids("990", "1000", "1500", None).0.as_deref(), Some("1500"));
+    assert_eq!(pids("990", "1000", "500000", Some("1200")).0.as_deref(), Some("1200"));
+    assert_eq!(pids("2900000", "3000000", "8000000", None).0.as_deref(), Some("4194304"));
+    let (fix, advice) = pids("4000000", "4194304", "8000000", None);
+    assert!(fix.is_none() && advice.unwrap().contains("/proc/sys/kernel/pid_max"));
+    let (fix, advice) = pids("990", "1000", "500000", Some("1000"));
+    assert!(fix.is_none() && advice.unwrap().starts_with("A cgroup around it may have 1000"));
+}
+
+#[test]
+fn a_limit_above_the_machines_memory_is_none() {
+    let held_up = |max: u64, around: &str| {
+        let mut host = Sim::new(V2);
+        host.limit(max);
+        host.set("memory.high", &(256 * MIB).to_string());
+        host.set_around("memory.high", around);
+        host.usage(255 * MIB);
+        host.event("high", 500);
+        host.full(2, 2_000);
+        let found = found(&host, "high-throttles").expect("it is held up");
+        found.fix.map(|fix| fix.writes[0].to.clone())
+    };
+    let to = |mib: u64| Some((mib * MIB).to_string());
+    assert_eq!(held_up(512 * MIB, "max"), to(320));
+    assert_eq!(held_up(300 * MIB, "max"), to(300));
+    assert_eq!(held_up(1 << 62, "max"), to(320), "nobody has four exbibytes");
+    assert_eq!(held_up(512 * MIB, &(300 * MIB).to_string()), to(300));
+    assert_eq!(held_up(512 * MIB, &(256 * MIB).to_string()), None);
+    let heap = |limit: u64| {
+        let mut host = Sim::new(V2);
+        host.limit(limit);
+        host.heap("-Xmx20g", 20 << 30);
+        found(&host, "heap-over-limit").map(|found| found.evidence[1].file.clone())
+    };
+    assert_eq!(heap(64 << 30).as_deref(), Some("/proc/meminfo MemTotal"));
+    assert!(heap(1 << 30).is_some_and(|file| file.ends_with("/memory.max")));
+}

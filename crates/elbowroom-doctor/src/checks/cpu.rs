@@ -5,7 +5,7 @@ use super::fixes::{cgroup_fix, with_limit_fix};
 use crate::checks::DoctorCheck;
 use crate::checks::measures::has_most_in;
 use elbowroom_types::cpuset::CpuSet;
-use elbowroom_types::finding::{DoctorFinding, Severity};
+use elbowroom_types::finding::{DoctorFinding, FindingFix, Severity};
 use std::collections::BTreeMap;
 
 /// Of the last 10 s, in hundredths of a percent: a task in the container waited for a CPU a quarter of the time.
@@ -52,7 +52,7 @@ fn throttled_by(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts) -> Opt
     if periods < 5 || throttled * 20 <= periods || lost <= 50.0 {
         return None;
     }
-    let (file, quota, period) = quota(at)?;
+    let (file, quota, period) = quota_of(at)?;
     let threads = group.number("pids.current").filter(|_| at.path == group.path);
     let cpus = quota as f64 / period as f64;
     let crowd = threads.filter(|n| *n as f64 > 4.0 * cpus);
@@ -68,18 +68,35 @@ fn throttled_by(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts) -> Opt
     .with_evidence(at.file(HierarchyController::Cpu, &stat), format!("+{throttled} of {periods}"))
     .with_evidence(at.file(HierarchyController::Cpu, file), format!("{quota} of {period}"));
     // In whole percents, as systemd has it.
-    let more = (quota + quota / 2).next_multiple_of((period / 100).max(1));
+    let more = quota.saturating_add(quota / 2);
+    let more = more.checked_next_multiple_of((period / 100).max(1)).unwrap_or(more);
     let fix = match facts.version(HierarchyController::Cpu) {
         Some(ControllerVersion::V1) => cgroup_fix(at, HierarchyController::Cpu, file, more),
         _ => cgroup_fix(at, HierarchyController::Cpu, file, format!("{more} {period}")),
     };
+    // Under a quota around it that is no larger, a larger one of its own helps nothing, and v1 refuses it. The kubelet moves both.
+    let is_tighter = |(_, other, of): &(&str, u64, u64)| {
+        u128::from(*other) * u128::from(period) < u128::from(more) * u128::from(*of)
+    };
+    let held = facts.ancestors(at).find_map(|around| Some((around, quota_of(around).filter(is_tighter)?)));
+    let in_pod = at.container.as_ref().is_some_and(|container| container.pod.is_some());
     let found = match crowd {
         Some(n) => found
             .with_evidence(at.file(HierarchyController::Pids, "pids.current"), n)
             .with_advice(crowd_advice(n, cpus)),
         None => found,
     };
-    Some(with_limit_fix(found, at, fix))
+    Some(match held {
+        None => with_limit_fix(found, at, fix),
+        Some(_) if in_pod => found.with_fix(fix.map(|fix| FindingFix { writes: Vec::new(), ..fix })),
+        Some((around, (file, other, of))) => found
+            .with_evidence(around.file(HierarchyController::Cpu, file), format!("{other} of {of}"))
+            .with_advice(format!(
+                "{} around it has a quota of {:.1} CPUs: raise that first.",
+                around.path,
+                other as f64 / of as f64
+            )),
+    })
 }
 
 /// What helps `threads` that are more than a quota of `cpus` lets run.
@@ -114,7 +131,7 @@ fn stopped(group: &CgroupFacts) -> Option<([u64; 3], String)> {
 }
 
 /// File, quota and period, where there is a quota.
-fn quota(group: &CgroupFacts) -> Option<(&'static str, u64, u64)> {
+fn quota_of(group: &CgroupFacts) -> Option<(&'static str, u64, u64)> {
     if let Some(quota) = group.number("cpu.cfs_quota_us") {
         return Some(("cpu.cfs_quota_us", quota, group.number("cpu.cfs_period_us").filter(|p| *p > 0)?));
     }

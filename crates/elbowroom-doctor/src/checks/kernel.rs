@@ -2,6 +2,7 @@
 
 use super::facts::{ControllerVersion, HierarchyController, HostFacts};
 use super::fixes::{manual_fix, sysctl_fix, write_fix};
+use super::pids::PID_MAX_LIMIT;
 use super::pressure::{allocstall_rate, host_reclaim};
 use crate::checks::DoctorCheck;
 use elbowroom_types::finding::{DoctorFinding, Severity};
@@ -300,6 +301,13 @@ struct KernelTable {
     symptom: &'static str,
 }
 
+impl KernelTable {
+    /// The largest limit that the kernel takes.
+    fn most(&self) -> u64 {
+        if self.objects == "process ids" { PID_MAX_LIMIT } else { u64::MAX }
+    }
+}
+
 const TABLES: [KernelTable; 6] = [
     KernelTable {
         usage_file: "/proc/sys/fs/file-nr",
@@ -366,7 +374,11 @@ fn table_full(facts: &HostFacts) -> Vec<DoctorFinding> {
                 )
                 .with_evidence(table.usage_file, used)
                 .with_evidence(table.limit_file, most)
-                .with_fix(sysctl_fix(facts, table.limit_file, most.saturating_mul(2)))
+                .with_fix(sysctl_fix(
+                    facts,
+                    table.limit_file,
+                    most.saturating_mul(2).min(table.most()),
+                ))
             })
         })
         .collect()

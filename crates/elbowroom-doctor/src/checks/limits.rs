@@ -3,9 +3,9 @@
 use super::facts::{CgroupFacts, ControllerVersion, HierarchyController, HostFacts};
 use super::fixes::{cgroup_fix, manual_fix, raise_limit_or_ask, with_limit_fix, write_fix};
 use crate::checks::DoctorCheck;
-use crate::checks::measures::{hard_limit_hits, has_most_in, own_hits, whole_mib};
+use crate::checks::measures::{hard_limit_hits, has_most_in, own_hits, tightest_own_limit, whole_mib};
 use elbowroom_types::finding::{DoctorFinding, Severity};
-use elbowroom_types::unit::{Bytes, Limit, Percent, counted};
+use elbowroom_types::unit::{Bytes, Percent, counted};
 
 fn a_quarter_more(limit: Bytes) -> Bytes {
     whole_mib(limit.saturating_add(Bytes(limit.get() / 4)))
@@ -51,7 +51,9 @@ fn held_up_at(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts, full: u3
     let own = (at.path == group.path).then(|| at.event_counts("high").map_or(0, |(now, _)| now));
     let rate = facts.per_second(0, own.unwrap_or_else(|| own_hits(facts, at, "high")));
     (rate > 10.0 && full > 500 && is_near(at, limit)).then(|| {
-        let to = at.limit("memory.max").unwrap_or(Limit::Max).or(a_quarter_more(limit));
+        // A hard limit, its own or one around it, holds it all the same.
+        let around = facts.ancestors(at).filter_map(|around| Some(tightest_own_limit(around)?.1));
+        let to = at.hard_limit().into_iter().chain(around).fold(a_quarter_more(limit), Bytes::min);
         let whose = match at.path == group.path {
             true => format!("({limit}), not at its limit"),
             false => format!("of {} around it ({limit})", at.path),
@@ -384,7 +386,7 @@ pub(super) const HEAP: DoctorCheck = DoctorCheck {
     pitfall: "a runtime does not see the limit",
     reads_v1: "/proc/PID/cmdline (-Xmx, --max-old-space-size), memory.limit_in_bytes",
     reads_v2: "/proc/PID/cmdline (-Xmx, --max-old-space-size), memory.max up to the root",
-    threshold: "a heap that may grow beyond 95 % of the tightest limit around it",
+    threshold: "a heap that may grow beyond 95 % of the tightest limit around it, or of the machine's memory where that is less",
     reference: "JDK-8146115; docs/papers/memory-pitfalls.md",
     run: heap,
 };
@@ -397,14 +399,19 @@ fn heap(facts: &HostFacts) -> Vec<DoctorFinding> {
             let tightest = own.filter_map(|a| Some((a, a.hard_limit()?))).min_by_key(|(_, hard)| *hard);
             g.heaps.iter().filter_map(move |heap| {
                 let (at, limit) = tightest?;
+                let machine = facts.host.mem_total();
+                let (limit, file, whose) = match limit > machine && machine > Bytes::ZERO {
+                    true => (machine, "/proc/meminfo MemTotal".to_owned(), "a machine"),
+                    false => (limit, at.file(HierarchyController::Memory, at.hard_limit_file()), "a limit"),
+                };
                 (heap.size > Bytes(Percent::whole(95).of(limit.get()))).then(|| {
                     DoctorFinding::new(
                         Severity::Warning,
-                        format!("{} lets its heap grow to {} within a limit of {limit}: it will be killed, not collected.", heap.argument, heap.size),
+                        format!("{} lets its heap grow to {} within {whose} of {limit}: it will be killed, not collected.", heap.argument, heap.size),
                     )
                     .for_cgroup(g.container_name(), &g.path)
                     .with_evidence(format!("/proc/{}/cmdline", heap.pid), &heap.argument)
-                    .with_evidence(at.file(HierarchyController::Memory, at.hard_limit_file()), limit)
+                    .with_evidence(file, limit)
                     .with_fix(raise_limit_or_ask(facts, g, a_quarter_more(heap.size)))
                     .with_advice("Or no size at all: with a view of Elbowroom, or -XX:MaxRAMPercentage, it follows the limit.")
                 })
@@ -453,46 +460,4 @@ fn jvm_misses_container(facts: &HostFacts) -> Vec<DoctorFinding> {
             )
         })
         .collect()
-}
-
-/// No more threads.
-pub(super) const PIDS: DoctorCheck = DoctorCheck {
-    id: "pids-near-limit",
-    pitfall: "the limit on processes is near",
-    reads_v1: "pids.current and pids.max up to the root",
-    reads_v2: "pids.current and pids.max up to the root",
-    threshold: "more than 90 % of pids.max, its own or that of a cgroup around it",
-    reference: "Documentation/admin-guide/cgroup-v2.rst, PID",
-    run: pids,
-};
-
-fn pids(facts: &HostFacts) -> Vec<DoctorFinding> {
-    facts
-        .containers()
-        .filter_map(|g| facts.self_and_ancestors(g).find_map(|at| pids_of(facts, g, at)))
-        .collect()
-}
-
-/// How near the limit of `at` is, which is `group` or around it: the kubelet's `podPidsLimit`, `TasksMax=` of a slice.
-fn pids_of(facts: &HostFacts, group: &CgroupFacts, at: &CgroupFacts) -> Option<DoctorFinding> {
-    let (now, most) = (at.number("pids.current")?, at.number("pids.max")?);
-    let is_told = || has_most_in(facts, group, at, |g| g.number("pids.current").unwrap_or(0));
-    (now * 10 > most * 9 && is_told()).then(|| {
-        let who = match at.path == group.path {
-            true => "It".to_owned(),
-            false => format!("The cgroup {} around it", at.path),
-        };
-        let found = DoctorFinding::new(
-            Severity::Warning,
-            format!(
-                "{who} has {} and may have {most}: the next ones will fail with \"Resource temporarily unavailable\".",
-                counted(now, "thread")
-            ),
-        )
-        .for_cgroup(group.container_name(), &group.path)
-        .with_evidence(at.file(HierarchyController::Pids, "pids.current"), now)
-        .with_evidence(at.file(HierarchyController::Pids, "pids.max"), most)
-        ;
-        with_limit_fix(found, at, cgroup_fix(at, HierarchyController::Pids, "pids.max", most * 2))
-    })
 }

@@ -25,6 +25,7 @@ pub mod fixes;
 mod kernel;
 mod limits;
 pub(crate) mod measures;
+mod pids;
 mod plan;
 mod pressure;
 mod reserve;
@@ -84,7 +85,7 @@ pub const CHECKS: &[DoctorCheck] = &[
     limits::KERNEL_MEMORY,
     limits::JVM_MISSES_CONTAINER,
     limits::HEAP,
-    limits::PIDS,
+    pids::PIDS,
     cache::WORKING_SET,
     conflicts::HOST_SHORT_OF_MEMORY,
     kernel::THP_ALWAYS,
