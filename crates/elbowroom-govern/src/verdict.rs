@@ -70,7 +70,7 @@ pub struct VerdictFacts<'a> {
     pub quota_around: Option<Millicpu>,
     /// CPUs that it used in the last second.
     pub cpus_used: Option<Millicpu>,
-    /// On how many CPUs it may run.
+    /// On how many CPUs it may run, whatever quotas let it use of them.
     pub cpus_allowed: Option<u32>,
     /// Time that the quota held its threads back.
     pub throttled: Option<f64>,
@@ -522,6 +522,25 @@ mod tests {
             (status(None, Some(4), None), status(Some(4_000), None, None)),
             (S::WaitingCpu, S::WaitingCpu)
         );
+    }
+
+    #[test]
+    fn who_uses_up_a_quota_of_whole_cpus_around_it_waits_for_that() {
+        let owner = owner();
+        let verdict = |quota_around, cpus_allowed| {
+            judge(&VerdictFacts {
+                cpu_wait: Some(0.9),
+                cpus_used: Some(Millicpu::cpus(2)),
+                cpus_allowed: Some(cpus_allowed),
+                cpu_quota: None,
+                quota_around,
+                ..well(&owner)
+            })
+        };
+        let held = verdict(Some(Millicpu::cpus(2)), 4);
+        assert!(held.reason.ends_with("or the quota of 2 CPUs around it withholds"), "{}", held.reason);
+        assert_eq!(verdict(Some(Millicpu::cpus(2)), 2).status, S::Ok, "it has all CPUs that it may run on");
+        assert_eq!(verdict(None, 2).status, S::Ok);
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl PolicyLoop {
             kills: self.verdicts.kills_of(id, now),
             throttled,
             cpus_used: Some(Millicpu(managed.cpu_used_millicpu)),
-            cpus_allowed: self.views.get(id).map(|view| view.cpus_upper),
+            cpus_allowed: self.views.cpuset(id).map(|cpus| cpus.count()),
             disks: &disks,
             over_memory: self.memory.over_entitlement(id, &group.path),
             quota_around: quota_around(&self.views, group),
@@ -249,5 +249,7 @@ mod tests {
         }
         let around = |id| quota_around(&views, views.group(CgroupId(id)).unwrap());
         assert_eq!([around(4), around(3), around(2)], [Some(Millicpu(1_500)), Some(Millicpu(1_500)), None]);
+        // And takes no CPU out of those that it may run on.
+        assert_eq!(views.cpuset(CgroupId(4)), Some(CpuSet::first_n(4)));
     }
 }

@@ -198,6 +198,12 @@ impl ViewTable {
         self.slot(*self.index.get(&id)?)?.view.as_ref()
     }
 
+    /// The CPUs that a group may run on, whatever quotas let it use of them.
+    pub fn cpuset(&self, id: CgroupId) -> Option<CpuSet> {
+        let place = *self.sched_group_of.get(*self.index.get(&id)? as usize)?;
+        Some(self.entitlements.get(place as usize)?.cpus)
+    }
+
     /// A group as it was last described, container or not.
     pub fn group(&self, id: CgroupId) -> Option<&CgroupProperties> {
         Some(&self.slot(*self.index.get(&id)?)?.group)
