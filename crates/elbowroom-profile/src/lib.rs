@@ -19,4 +19,5 @@ pub mod stack;
 pub mod startup;
 pub mod stored;
 pub mod symbols;
+mod tenants;
 pub mod verb;

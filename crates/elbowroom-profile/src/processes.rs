@@ -15,6 +15,7 @@
 //! more than a process may have open.
 
 use super::perf::record::{CONTEXT_KERNEL, CONTEXT_MAX, CONTEXT_USER, ExecMapping, PerfRecord};
+use super::tenants::{Tenant, Tenants};
 use elbowroom_linux::bounded;
 use elbowroom_linux::probe::file::open_in;
 use std::collections::HashMap;
@@ -48,6 +49,12 @@ pub(crate) struct SampledProcesses {
     own_pid: u32,
     /// Of [`MAX_MAPPINGS`], how many there are.
     mappings: usize,
+    /// Of [`MAX_OPEN_FILES`].
+    open_files: usize,
+    /// The place in `modules` that stands for those that are not told apart.
+    other_files: Option<u32>,
+    /// What each container has taken of these.
+    pub(super) tenants: Tenants,
 }
 
 /// Samples by whose they are.
@@ -74,6 +81,8 @@ pub(super) struct CodeModule {
     pub(super) build_id: Vec<u8>,
     /// The file; `None` where none could be opened.
     pub(super) file: Option<File>,
+    /// The container that it was opened for.
+    pub(super) tenant: Option<Tenant>,
 }
 
 /// Where an instruction was.
@@ -92,6 +101,9 @@ struct SampledProcess {
     name: Arc<str>,
     role: ProcessRole,
     maps: Vec<ModuleMapping>,
+    tenant: Option<Tenant>,
+    /// Whether `tenant` is that of the program before, or of none.
+    is_tenant_old: bool,
 }
 
 /// Whose a process is.
@@ -120,6 +132,7 @@ impl SampledProcesses {
     /// Every process that runs now. To be called when events are on, so that none falls between.
     pub fn now() -> Self {
         let mut processes = Self { own_pid: std::process::id(), ..Self::default() };
+        processes.tenants.add_host(processes.own_pid);
         for pid in elbowroom_linux::process::all_pids() {
             processes.add_running(pid);
         }
@@ -130,10 +143,12 @@ impl SampledProcesses {
     pub fn watch(&mut self, pid: u32) {
         let parents: Vec<(u32, u32)> =
             self.by_pid.keys().filter_map(|pid| Some((*pid, parent(*pid)?))).collect();
+        self.tenants.add_host(pid);
         let mut watched = vec![pid];
         while let Some(pid) = watched.pop() {
             if let Some(process) = self.by_pid.get_mut(&pid) {
                 process.role = ProcessRole::Watched;
+                process.is_tenant_old = true;
                 self.add_current_maps(pid);
             }
             watched.extend(parents.iter().filter(|(_, parent)| *parent == pid).map(|(child, _)| *child));
@@ -153,8 +168,9 @@ impl SampledProcesses {
                 let process = self.by_pid.entry(pid).or_default();
                 process.name = name.into();
                 if exec {
-                    self.mappings -= process.maps.len();
-                    process.maps = Vec::new();
+                    process.is_tenant_old = true;
+                    let maps = std::mem::take(&mut process.maps);
+                    count_mappings(&mut self.mappings, &mut self.tenants, process.tenant, maps.len(), 0);
                     // What the profiler forked is another program from here on.
                     if process.role == ProcessRole::Profiler {
                         process.role = ProcessRole::Watched;
@@ -166,12 +182,17 @@ impl SampledProcesses {
                 if parent == KTHREADD {
                     child.role = ProcessRole::KernelThread;
                 }
-                if self.mappings + child.maps.len() > MAX_MAPPINGS {
+                let is_full = !self.tenants.has_room(child.tenant, MAX_MAPPINGS, |taken| taken.mappings);
+                if self.mappings + child.maps.len() > MAX_MAPPINGS || is_full {
                     child.maps = Vec::new();
                 }
-                self.mappings += child.maps.len();
-                let before = self.by_pid.insert(pid, child);
-                self.mappings -= before.map_or(0, |before| before.maps.len());
+                let mut count = |of: &SampledProcess, less, more| {
+                    count_mappings(&mut self.mappings, &mut self.tenants, of.tenant, less, more);
+                };
+                count(&child, 0, child.maps.len());
+                if let Some(before) = self.by_pid.insert(pid, child) {
+                    count(&before, before.maps.len(), 0);
+                }
             }
             PerfRecord::Lost(count) => self.tally.lost += count,
             // Nothing says that a process ended: it may outlive its first thread, whose end is all that is told. Its number is used
@@ -202,53 +223,69 @@ impl SampledProcesses {
         if self.by_pid.get(&map.pid).is_none_or(|process| process.role != ProcessRole::Watched) {
             return;
         }
-        let module = self.module_of(map);
+        let process = self.by_pid.entry(map.pid).or_default();
+        // It has no mappings then, or is not heard of with any yet.
+        if std::mem::take(&mut process.is_tenant_old) {
+            process.tenant = self.tenants.find(map.pid, process.tenant);
+        }
+        let tenant = process.tenant;
+        let module = self.module_of(map, tenant);
         let process = self.by_pid.entry(map.pid).or_default();
         let before = process.maps.len();
         process.maps.retain(|old| old.end <= map.start || old.start >= map.end);
-        self.mappings -= before - process.maps.len();
-        if self.mappings < MAX_MAPPINGS {
+        count_mappings(&mut self.mappings, &mut self.tenants, tenant, before - process.maps.len(), 0);
+        if self.mappings < MAX_MAPPINGS && self.tenants.has_room(tenant, MAX_MAPPINGS, |taken| taken.mappings)
+        {
             process.maps.push(ModuleMapping { start: map.start, end: map.end, offset: map.offset, module });
-            self.mappings += 1;
+            count_mappings(&mut self.mappings, &mut self.tenants, tenant, 0, 1);
         }
     }
 
     /// The file of a mapping, opened when it is first heard of.
-    fn module_of(&mut self, map: &ExecMapping) -> u32 {
+    fn module_of(&mut self, map: &ExecMapping, tenant: Option<Tenant>) -> u32 {
         let known = match map.build_id.is_empty() {
             true => self.by_path.get(&map.path),
             false => self.by_build.get(&map.build_id),
         };
-        if let Some(known) = known {
-            let place = *known as usize;
-            let module = &mut self.modules[place];
+        if let Some(known) = known.copied() {
             // First heard of as a copy in memory, or by a process that was gone already.
-            if module.file.is_none()
-                && place < MAX_OPEN_FILES
-                && let Some(file) = open(map)
+            if self.modules[known as usize].file.is_none()
+                && let Some(file) = self.open(map, tenant)
             {
-                (module.file, module.name) = (Some(file), name(&map.path));
+                let module = &mut self.modules[known as usize];
+                (module.file, module.name, module.tenant) = (Some(file), name(&map.path), tenant);
             }
-            return *known;
+            return known;
         }
-        if self.modules.len() >= MAX_MODULES {
-            if self.modules.len() == MAX_MODULES {
-                self.modules.push(CodeModule {
-                    name: "other files".into(),
-                    build_id: Vec::new(),
-                    file: None,
-                });
-            }
-            return MAX_MODULES as u32;
+        let told_apart = self.modules.len() - usize::from(self.other_files.is_some());
+        if told_apart >= MAX_MODULES || !self.tenants.has_room(tenant, MAX_MODULES, |taken| taken.modules) {
+            let modules = &mut self.modules;
+            return *self.other_files.get_or_insert_with(|| {
+                let (name, build_id) = ("other files".into(), Vec::new());
+                modules.push(CodeModule { name, build_id, file: None, tenant: None });
+                modules.len() as u32 - 1
+            });
         }
-        let file = if self.modules.len() < MAX_OPEN_FILES { open(map) } else { None };
+        let file = self.open(map, tenant);
         let place = self.modules.len() as u32;
-        self.modules.push(CodeModule { name: name(&map.path), build_id: map.build_id.clone(), file });
+        self.modules.push(CodeModule { name: name(&map.path), build_id: map.build_id.clone(), file, tenant });
+        self.tenants.taken(tenant).into_iter().for_each(|taken| taken.modules += 1);
         match map.build_id.is_empty() {
             true => self.by_path.insert(map.path.clone(), place),
             false => self.by_build.insert(map.build_id.clone(), place),
         };
         place
+    }
+
+    /// The mapped file, as far as there may be one open more.
+    fn open(&mut self, map: &ExecMapping, tenant: Option<Tenant>) -> Option<File> {
+        let has_room = self.tenants.has_room(tenant, MAX_OPEN_FILES, |taken| taken.files);
+        let file = if self.open_files < MAX_OPEN_FILES && has_room { open(map) } else { None };
+        if file.is_some() {
+            self.open_files += 1;
+            self.tenants.taken(tenant).into_iter().for_each(|taken| taken.files += 1);
+        }
+        file
     }
 
     /// Takes in a process that runs already.
@@ -259,7 +296,8 @@ impl SampledProcesses {
             (_, true) => ProcessRole::KernelThread,
             _ => ProcessRole::Unrelated,
         };
-        self.by_pid.insert(pid, SampledProcess { name: name.trim_end().into(), role: kin, maps: Vec::new() });
+        let process = SampledProcess { name: name.trim_end().into(), role: kin, ..SampledProcess::default() };
+        self.by_pid.insert(pid, process);
     }
 
     /// Takes in the files that a process has mapped already.
@@ -268,6 +306,12 @@ impl SampledProcesses {
         let maps = String::from_utf8_lossy(&maps);
         maps.lines().filter_map(|line| parse_exec_mapping(pid, line)).for_each(|map| self.add_mapping(&map));
     }
+}
+
+/// Counts mappings of a container that came and went.
+fn count_mappings(all: &mut usize, tenants: &mut Tenants, tenant: Option<Tenant>, less: usize, more: usize) {
+    let of_tenant = tenants.taken(tenant).map(|taken| &mut taken.mappings);
+    of_tenant.into_iter().chain([all]).for_each(|count| *count = *count + more - less);
 }
 
 /// A line of `/proc/PID/maps` of a file that is mapped to be run: `start-end perms offset dev inode path`.
@@ -368,7 +412,8 @@ mod tests {
     /// Nothing but a process of kin `kin`, as if it had been found in /proc.
     fn only(pid: u32, name: &str, kin: ProcessRole) -> SampledProcesses {
         let mut processes = SampledProcesses { own_pid: 5, ..SampledProcesses::default() };
-        processes.by_pid.insert(pid, SampledProcess { name: name.into(), role: kin, maps: Vec::new() });
+        let process = SampledProcess { name: name.into(), role: kin, ..SampledProcess::default() };
+        processes.by_pid.insert(pid, process);
         processes
     }
 
@@ -437,6 +482,33 @@ mod tests {
         assert_eq!(p.by_pid[&6].maps.last().unwrap().module, 7);
         p.add_record(map(6, "/nowhere/5000", &[]), true);
         assert_eq!(&*p.modules[p.by_pid[&6].maps.last().unwrap().module as usize].name, "other files");
+    }
+
+    #[test]
+    fn one_container_uses_up_a_quarter_of_what_is_kept_for_all() {
+        let mut p = only(6, "hostile", ProcessRole::Watched);
+        p.tenants = Tenants::two();
+        let neighbour = SampledProcess { role: ProcessRole::Watched, ..SampledProcess::default() };
+        p.by_pid.insert(7, neighbour);
+        for (pid, tenant) in [(6, 0), (7, 1)] {
+            p.by_pid.get_mut(&pid).unwrap().tenant = Some(tenant);
+        }
+        for n in 0..2 * MAX_MODULES as u64 {
+            let (start, end) = (n << 12, (n + 1) << 12);
+            let (path, build_id) = ("/bin/true".to_owned(), n.to_le_bytes().to_vec());
+            let map = ExecMapping { pid: 6, start, end, offset: 0, path, build_id };
+            p.add_record(PerfRecord::Mmap(map), true);
+        }
+        assert_eq!(p.modules.len(), MAX_MODULES / 4 + 1);
+        assert_eq!(p.modules.iter().filter(|module| module.file.is_some()).count(), MAX_OPEN_FILES / 4);
+        (1_000..2_000).for_each(|pid| p.add_record(PerfRecord::Fork { pid, parent: 6 }, true));
+        assert!((MAX_MAPPINGS / 4..MAX_MAPPINGS / 3).contains(&p.mappings), "{}", p.mappings);
+        p.add_record(map(7, "/bin/true", b"its own"), true);
+        let module = p.by_pid[&7].maps[0].module;
+        assert!(p.modules[module as usize].file.is_some() && Some(module) != p.other_files);
+        // What is another program has nothing of what the one before took.
+        (1_000..2_000).chain([6]).for_each(|pid| p.add_record(comm(pid, "y", true), true));
+        assert_eq!(p.mappings, 1);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub mod pclntab;
 
 use super::processes::{CodeAddress, CodeModule, SampledProcesses};
+use super::tenants::Tenants;
 use crate::stack::{CallStack, ExecutionMode, StackFrame};
 use elbowroom_linux::bounded;
 use elbowroom_linux::elf::name_at;
@@ -182,7 +183,10 @@ impl SampledProcesses {
             .modules
             .iter_mut()
             .zip(&used)
-            .map(|(module, used)| if *used { load(module, &mut room) } else { ElfSymbols::default() })
+            .map(|(module, used)| match *used {
+                true => load(module, &mut self.tenants, &mut room),
+                false => ElfSymbols::default(),
+            })
             .collect();
         let mut frames: HashMap<CodeAddress, StackFrame> = HashMap::new();
         let nothing: Arc<str> = "".into();
@@ -234,11 +238,14 @@ impl SampledProcesses {
     }
 }
 
-/// The file's symbols, as far as there is room for the file; none where it is another build than the one that ran.
-fn load(module: &mut CodeModule, room: &mut u64) -> ElfSymbols {
+/// The file's symbols, as far as there is room for the file, and its container's part is not used up; none where it is another build than
+/// the one that ran.
+fn load(module: &mut CodeModule, tenants: &mut Tenants, room: &mut u64) -> ElfSymbols {
     let Some(file) = module.file.take() else { return ElfSymbols::default() };
-    let Ok(bytes) = bounded::beginning(file, *room) else { return ElfSymbols::default() };
+    let own = tenants.room_of(module.tenant, MAX_FILE_BYTES, *room);
+    let Ok(bytes) = bounded::beginning(file, own) else { return ElfSymbols::default() };
     *room -= bytes.len() as u64;
+    tenants.taken(module.tenant).into_iter().for_each(|taken| taken.bytes += bytes.len() as u64);
     let symbols = ElfSymbols::read(&bytes);
     match module.build_id.is_empty() || module.build_id == symbols.build_id {
         true => symbols,
@@ -309,15 +316,21 @@ mod tests {
     #[test]
     fn all_files_together_take_no_more_room_than_one_may() {
         let bytes = same_name(10, 4);
-        let mut room = bytes.len() as u64 * 5 / 2;
-        let mut loaded = || {
+        let of = |tenant, tenants: &mut Tenants, room: &mut u64| {
             let mut file = tempfile::tempfile().unwrap();
             std::io::Write::write_all(&mut file, &bytes).unwrap();
             std::io::Seek::rewind(&mut file).unwrap();
-            let mut module = CodeModule { name: "x".into(), build_id: Vec::new(), file: Some(file) };
-            load(&mut module, &mut room).functions.len()
+            let mut module = CodeModule { name: "x".into(), build_id: Vec::new(), file: Some(file), tenant };
+            load(&mut module, tenants, room).functions.len()
         };
-        assert_eq!([loaded(), loaded(), loaded(), loaded()], [10, 10, 0, 0]);
+        let (mut tenants, mut room) = (Tenants::two(), bytes.len() as u64 * 5 / 2);
+        let mut loaded = |tenant| of(tenant, &mut tenants, &mut room);
+        assert_eq!([loaded(None), loaded(None), loaded(None), loaded(None)], [10, 10, 0, 0]);
+        // A container that has used up its part leaves room for its neighbour.
+        tenants.taken(Some(0)).unwrap().bytes = MAX_FILE_BYTES / 4;
+        room = bytes.len() as u64 * 5;
+        let mut loaded = |tenant| of(tenant, &mut tenants, &mut room);
+        assert_eq!([loaded(Some(0)), loaded(Some(1))], [0, 10]);
     }
 
     /// A file with `symbols` functions, all named by the same zero-terminated text of `length` bytes.
