@@ -2,12 +2,16 @@
 
 `make live` has the small roots; `make audit` has all, and writes down what it saw."""
 
+import ctypes
 import gzip
 import json
 import os
 import re
 import shutil
+import struct
 import subprocess
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +20,7 @@ from kit import roots
 from kit.asks import asks
 from kit.audited import AUDITED
 from kit.cgroup import V2
-from kit.wait import PATIENCE
+from kit.wait import PATIENCE, eventually
 
 # A directory for the results: then every root is checked, not the quick ones alone.
 RESULTS = os.environ.get("ELBOWROOM_AUDIT_RESULTS")
@@ -163,3 +167,47 @@ def write(directory, rows, binary):
             f"| {row['memory']}, {row['memory_views']} | {', '.join(row['reads'])} | {besides} |"
         )
     (directory / "summary.md").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def silent_file_system(tmp_path):
+    """Mounts a file system in user space that answers nothing, or nothing but its first request; the end of it ends who waits."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    point = tmp_path / "silent"
+    point.mkdir()
+    descriptor = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+
+    def mount(takes_requests):
+        options = f"fd={descriptor},rootmode=40000,user_id=0,group_id=0"
+        if libc.mount(b"silent", bytes(point), b"fuse", 0, options.encode()):
+            raise OSError(ctypes.get_errno(), "mount")
+        if takes_requests:
+            # FUSE_INIT, version 7.31 (include/uapi/linux/fuse.h), and of the next request nothing but that it was read.
+            (unique,) = struct.unpack_from("<Q", os.read(descriptor, 1 << 17), 8)
+            body = struct.pack("<IIII HH II", 7, 31, 0, 0, 12, 9, 1 << 16, 1) + bytes(36)
+            os.write(descriptor, struct.pack("<IiQ", 16 + len(body), 0, unique) + body)
+            threading.Thread(target=os.read, args=(descriptor, 1 << 17), daemon=True).start()
+        return point
+
+    yield mount
+    os.close(descriptor)
+    libc.umount2(bytes(point), 2)
+
+
+@pytest.mark.parametrize("takes_requests", (False, True))
+def test_a_file_system_that_never_answers_is_given_up(binary, silent_file_system, takes_requests):
+    point, begin = silent_file_system(takes_requests), time.monotonic()
+    audit = subprocess.Popen([binary, "audit", str(point)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    status = audit.wait(timeout=60)
+    took = time.monotonic() - begin
+    said = audit.stderr.readline()
+    assert (status, 30 <= took < 45) == (2, True), (status, took, said)
+    assert "given up" in said and str(point) in said, said
+    # What has taken a request holds who waits for the answer, and says so.
+    assert ("cannot be killed" in said) == takes_requests, said
+    left = [int(pid) for pid in re.findall(r"process (\d+) waits", said)]
+    assert all(Path(f"/proc/{pid}").exists() for pid in left)
+    mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    minor = next(words[2].partition(":")[2] for words in mounts if words[4] == str(point))
+    Path(f"/sys/fs/fuse/connections/{minor}/abort").write_text("1")
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))

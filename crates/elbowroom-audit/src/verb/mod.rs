@@ -1,11 +1,12 @@
 //! `elbowroom audit`: which programs of an image would misread the host.
 
 mod text;
+mod watchdog;
 
 use crate::inventory::{AuditBounds, inventory};
 use crate::rules::source::CgroupInterface;
 use crate::rules::verdict::{AuditVerdict, ImageReport, assess, summary};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use elbowroom_client::output::{Format, OutputArgs, say, write_stdout};
 use serde::Serialize;
@@ -58,7 +59,13 @@ struct VerdictCount {
 }
 
 /// Audits one target after another; one that cannot be read does not keep the others from it.
+///
+/// # Errors
+/// Nothing can be printed, or a target's file system does not answer.
 pub fn main(args: &AuditArgs) -> Result<ExitCode> {
+    if !watchdog::is_apart() {
+        return watchdog::run_apart().with_context(|| format!("audit of {}", args.targets.join(", ")));
+    }
     let cgroup = match args.cgroup {
         Some(CgroupVersionArg::V1) => CgroupInterface::V1,
         Some(CgroupVersionArg::V2) => CgroupInterface::V2,
