@@ -95,6 +95,10 @@ pub struct ContainerView {
     pub labels_by: Option<String>,
     /// Its cgroup, below the root of the hierarchy.
     pub path: String,
+    /// The cgroup of the outermost container around it, or of the user who made it: its tenant makes such as it likes. `None` where an
+    /// engine of the host's or root made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_in: Option<String>,
     /// Whether its view is mounted inside it.
     pub attached: bool,
     /// Why it is not attached, where that is known.
@@ -260,6 +264,9 @@ pub struct AgentSnapshot {
     pub status: AgentStatus,
     /// Every container.
     pub containers: Vec<ContainerView>,
+    /// Of a recording: how many that tenants made ([`ContainerView::made_in`]) it leaves out, as they are more than each one's share.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out: u64,
     /// Containers that ended within the last hour, the last one first; at most [`MAX_ENDED_CONTAINERS`].
     #[serde(default)]
     pub ended: Vec<ContainerView>,
@@ -273,6 +280,10 @@ pub struct AgentSnapshot {
     /// What is wrong, and what was lately.
     #[serde(default)]
     pub alerts: AlertsReport,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 impl AgentSnapshot {
@@ -461,7 +472,8 @@ pub fn display_name(container: &ContainerView) -> String {
         (Some(name), Some(pod)) => format!("{}/{name}", pod.name.as_deref().unwrap_or(&pod.uid)),
         (Some(name), None) => name.clone(),
         (None, _) if container.id.starts_with('/') => short_ids(&container.id),
-        (None, _) if container.id.len() == 64 => container.id[..12].to_owned(),
+        // Those of a recording may be anything.
+        (None, _) if container.id.len() == 64 => container.id.chars().take(12).collect(),
         (None, _) => container.id.clone(),
     }
 }

@@ -86,6 +86,7 @@ impl PolicyLoop {
                 node: self.node.view(),
                 status: self.status(),
                 containers: self.describe_all(),
+                left_out: 0,
                 ended: self.ended_containers(),
                 disks: self.disks_report(),
                 memory: self.memory_report(),
@@ -240,6 +241,7 @@ impl PolicyLoop {
             labels: container.labels.clone(),
             labels_by: self.pipeline.labels.given_by(id).map(str::to_owned),
             path: group.path.clone(),
+            made_in: self.made_in(id),
             attached,
             attach_note,
             view_delay_usec: managed.view_delay.map(Micros::get),
@@ -258,6 +260,12 @@ impl PolicyLoop {
             ended_unix_ms: None,
             killed_unix_ms: self.killed_unix_ms(id, timer::now()),
         })
+    }
+
+    /// See [`ContainerView::made_in`].
+    fn made_in(&self, id: CgroupId) -> Option<String> {
+        let tenant = Some(self.sensor.tenant_of(id)).filter(|tenant| *tenant != id)?;
+        Some(self.views.group(tenant)?.path.clone())
     }
 
     /// Takes a record that a client that may ask brings for a container.

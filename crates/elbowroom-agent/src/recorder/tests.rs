@@ -1,7 +1,9 @@
+use super::newcomers::SHARE;
 use super::reader::*;
 use super::writer::RingWriter;
 use super::{frame, parts};
-use elbowroom_client::api::{AgentSnapshot, ChangeView};
+use elbowroom_client::api::{AgentSnapshot, ChangeView, ContainerView};
+use elbowroom_types::container::ContainerEngine;
 use elbowroom_types::unit::Bytes;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -141,6 +143,27 @@ fn the_ring_keeps_to_its_size_and_forgets_the_oldest() {
     drop(writer);
     let writer = write(dir.path(), Bytes(limit.get() / 2), 400..410, 20);
     assert!(writer.size() <= limit.get() / 2);
+}
+
+#[test]
+fn a_segment_with_the_last_number_there_is_keeps_no_recorder_from_going_on() {
+    for last in [u64::MAX, u64::MAX - 1, 1 << 63] {
+        let dir = tempfile::tempdir().unwrap();
+        drop(write(dir.path(), Bytes::mib(64), 0..3, 1));
+        drop(write(dir.path(), Bytes::mib(64), 3..5, 1));
+        fs::rename(dir.path().join("000000000001.ring"), dir.path().join(format!("{last}.ring"))).unwrap();
+        // Of the same number as the first one.
+        fs::write(dir.path().join("0.ring"), "").unwrap();
+        drop(write(dir.path(), Bytes::mib(64), 5..7, 1));
+        drop(write(dir.path(), Bytes::mib(64), 7..8, 1));
+        let mut cursor = RecordingCursor::first(dir.path()).unwrap();
+        for second in 0..8 {
+            assert_eq!(cursor.time(), time(second), "{last}");
+            assert_eq!(cursor.advance().unwrap(), second < 7);
+        }
+        let numbers: Vec<u64> = segments(dir.path()).unwrap().into_iter().map(|(number, _)| number).collect();
+        assert_eq!(numbers, [1, 2, 3, 4, 5], "{last}");
+    }
 }
 
 #[test]
@@ -339,6 +362,49 @@ fn containers_that_a_container_makes_and_ends_again_and_again_take_little_of_a_r
         let expected: &[&str] = if ended.is_empty() { &[] } else { &["/docker/0/docker/19stays"] };
         assert_eq!(kept, expected, "{at}");
     }
+}
+
+#[test]
+fn of_the_containers_that_a_tenant_keeps_a_share_is_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = RingWriter::open(dir.path(), Bytes::mib(64)).unwrap();
+    let (many, few) = (SHARE + 100, 3);
+    let second = |second: u64, first: usize| {
+        let mut made = snapshot(second, (2 + many + few) as u64);
+        for (n, container) in made.containers.iter_mut().enumerate().skip(2) {
+            // One tenant is a container, the other a user whose cgroups the configuration names.
+            let tenant = if n < 2 + many { "/docker/0" } else { "/user.slice/user-1000.slice" };
+            container.id = format!("{tenant}/{:04}", if n < 2 + many { first + n } else { n });
+            container.path.clone_from(&container.id);
+            container.made_in = Some(tenant.to_owned());
+            if n >= 2 + many {
+                container.engine = ContainerEngine::Plain;
+            }
+        }
+        let change = made.changes[0].clone();
+        let changed = |container: &ContainerView| {
+            let mut change = change.clone();
+            change.change.container.clone_from(&container.id);
+            change
+        };
+        made.changes = made.containers.iter().map(changed).collect();
+        made
+    };
+    let recorded = |writer: &mut RingWriter, made: AgentSnapshot| {
+        writer.write(made).unwrap();
+        let last = RecordingCursor::last(dir.path()).unwrap().snapshot().unwrap();
+        let ids: Vec<String> = last.containers.iter().map(|container| container.id.clone()).collect();
+        let of = |start: &str| ids.iter().filter(|id| id.starts_with(start)).cloned().collect::<Vec<_>>();
+        assert_eq!(last.changes.len(), ids.len(), "what changed is told of those that are recorded");
+        (ids.len(), of("/docker/0/"), of("/user.slice/").len(), last.left_out)
+    };
+    let (all, first, users, left_out) = recorded(&mut writer, second(0, 0));
+    assert_eq!((all, first.len(), users, left_out), (2 + SHARE + few, SHARE, few, 100));
+    assert_eq!(recorded(&mut writer, second(100, 0)).1, first, "the same as before");
+    // Others take the place of those that ended when they have been there for a minute, and oust none.
+    let (_, later, users, left_out) = recorded(&mut writer, second(101, 10));
+    assert_eq!((later.len(), users, left_out), (SHARE, few, 90), "{later:?}");
+    assert_eq!(later.iter().filter(|id| first.contains(id)).count(), SHARE - 10);
 }
 
 #[test]

@@ -16,6 +16,9 @@ use std::path::{Path, PathBuf};
 /// Locked by the writer.
 const LOCK_FILE: &str = "lock";
 
+/// No recorder comes to this number with a segment a second for a million years.
+const MAX_NUMBER: u64 = 1 << 45;
+
 /// A ring that is being written.
 #[derive(Debug)]
 pub struct RingWriter {
@@ -42,6 +45,27 @@ struct OpenSegment {
     last_unix_ms: u64,
 }
 
+/// Numbers segments from 0 on in the order that they are in: of one with the last number there is, as another program may have left it,
+/// nothing can come after.
+fn number_anew(dir: &Path, found: &[(u64, PathBuf)]) -> Result<()> {
+    tracing::warn!(directory = %dir.display(), "a segment with a number that no recorder gives: all are numbered anew");
+    let mut number = 0;
+    for (_, path) in found {
+        // Another may have that name, of the same number as this one and a later one in their order.
+        while segment_path(dir, number) != *path && segment_path(dir, number).symlink_metadata().is_ok() {
+            number += 1;
+        }
+        let to = segment_path(dir, number);
+        fs::rename(path, &to).with_context(|| format!("renaming {} to {}", path.display(), to.display()))?;
+        number += 1;
+    }
+    Ok(())
+}
+
+fn segment_path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{number:012}.{EXTENSION}"))
+}
+
 impl RingWriter {
     /// Opens the ring of a directory, made where it is not there.
     pub fn open(dir: &Path, max_size: Bytes) -> Result<Self> {
@@ -60,7 +84,11 @@ impl RingWriter {
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             bail!("{}: another program records into it: choose another directory", dir.display());
         }
-        let found = reader::segments(dir)?;
+        let mut found = reader::segments(dir)?;
+        if found.last().is_some_and(|(number, _)| *number > MAX_NUMBER) {
+            number_anew(dir, &found)?;
+            found = reader::segments(dir)?;
+        }
         let next_number = found.last().map_or(0, |(number, _)| number + 1);
         let sized = |(_, path): (u64, PathBuf)| {
             let length = fs::metadata(&path).map_or(0, |file| file.len());
@@ -114,7 +142,7 @@ impl RingWriter {
 
     fn append(&mut self, bytes: &[u8], time: u64) -> Result<()> {
         if self.open.is_none() {
-            let path = self.dir.join(format!("{:012}.{EXTENSION}", self.next_number));
+            let path = segment_path(&self.dir, self.next_number);
             let made = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&path);
             let file = made.with_context(|| format!("making {}", path.display()))?;
             self.next_number += 1;

@@ -97,8 +97,12 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<String> {
 fn screen(snapshot: &AgentSnapshot) -> String {
     let lasting = snapshot.alerts.lasting.len();
     let alerts = if lasting == 0 { String::new() } else { format!(", {}", counted(lasting, "alert")) };
+    let left_out = match snapshot.left_out {
+        0 => String::new(),
+        n => format!(" and {n} more that tenants made, which are not recorded"),
+    };
     let heading = format!(
-        "{}: {}{alerts}",
+        "{}: {}{left_out}{alerts}",
         timestamp::format_local(snapshot.time_unix_ms),
         counted(snapshot.containers.len(), "container")
     );

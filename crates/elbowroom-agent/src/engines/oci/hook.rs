@@ -65,7 +65,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
     let run_dir = PathBuf::from(value_of(args, "--run-dir").unwrap_or(client::DEFAULT_RUN_DIR.as_ref()));
     let wanted =
         value_of(args, injection::INJECTION_FLAG).and_then(OsStr::to_str).map(injection::parse_names);
-    // Not the other way round: this thread begins at once, and nobody waits for another to be woken.
+    // Not the other way round: this thread begins at once, and no start waits until another is woken.
     let watchdog = || {
         std::thread::sleep(START_TIMEOUT);
         report_failure("mounting it took too long");
