@@ -11,7 +11,9 @@
 //! - A value has exactly the labels of its table row. Label values are escaped.
 //! - A number that is not finite is left out, for absent is not zero.
 
+use crate::visible::{Visible, is_hidden};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
@@ -231,11 +233,26 @@ fn write_family(text: &mut String, metric: &Metric, samples: &[MetricSample]) ->
     for sample in samples {
         write!(text, "{name}{suffix}")?;
         for (n, (name, value)) in metric.labels.iter().zip(&sample.labels).enumerate() {
-            write!(text, "{}{name}=\"{}\"", if n == 0 { '{' } else { ',' }, EscapedText(value))?;
+            write!(
+                text,
+                "{}{name}=\"{}\"",
+                if n == 0 { '{' } else { ',' },
+                EscapedText(&visible_label(value))
+            )?;
         }
         writeln!(text, "{} {}", if metric.labels.is_empty() { "" } else { "}" }, sample.value)?;
     }
     Ok(())
+}
+
+/// A label's value in which what a terminal obeys shows as its escape, but for newlines, which OpenMetrics escapes.
+fn visible_label(value: &str) -> Cow<'_, str> {
+    match value.contains(|c| c != '\n' && is_hidden(c)) {
+        true => Cow::Owned(
+            value.split('\n').map(|line| Visible::line(line).to_string()).collect::<Vec<_>>().join("\n"),
+        ),
+        false => Cow::Borrowed(value),
+    }
 }
 
 /// With the three characters escaped that OpenMetrics escapes, in label values and help texts alike.
@@ -320,6 +337,14 @@ mod tests {
         let text = page.text();
         assert!(text.contains(r#"{id="a",name="\"} 1\nx{y=\"\\"} 1"#), "{text}");
         assert_eq!(text.lines().count(), 4, "{text}");
+    }
+
+    #[test]
+    fn what_a_terminal_obeys_is_visible_in_a_page() {
+        let mut page = MetricSet::default();
+        page.add(&CPU_LOWER, &["a", "w\x1b[2J\n\u{9b}\u{202e}\\"], 1.0);
+        let text = page.text();
+        assert!(text.contains(r#"name="w\\u{1b}[2J\n\\u{9b}\\u{202e}\\"} 1"#), "{text}");
     }
 
     #[test]

@@ -20,6 +20,7 @@ use elbowroom_linux::reach::{self, ReachReport};
 use elbowroom_linux::timer;
 use elbowroom_types::io::IoMax;
 use elbowroom_types::unit::{Micros, Millicpu, counted};
+use elbowroom_types::visible::Visible;
 use elbowroom_view::rules::{ViewChange, ViewDelta, ViewExplanation};
 use serde::Serialize;
 use std::fmt::Write;
@@ -220,7 +221,8 @@ pub(super) fn show_text(c: &ContainerView) -> String {
     lines.extend(c.disk.iter().map(|status| ("disk", disk_status_text(status))));
     let mut text = String::new();
     for (key, value) in lines {
-        let _ = writeln!(text, "{key:<17} {value}");
+        // Words of makers have no lines of their own.
+        let _ = writeln!(text, "{key:<17} {}", Visible::line(&value));
     }
     text
 }
@@ -399,6 +401,20 @@ mod tests {
         let table = list_text(&[dead.clone()], TableStyle::PLAIN);
         assert!(table.lines().nth(1).unwrap().split_whitespace().any(|cell| cell == "ended"), "{table}");
         assert!(show_text(&dead).contains("attached          no: it has ended\n"));
+    }
+
+    #[test]
+    fn words_of_others_have_no_line_of_their_own_and_any_identifier_has_a_name() {
+        let mut hostile = container(1, false);
+        hostile.attach_note = Some("x\nverdict           ok\x1b[2J".to_owned());
+        hostile.missing = vec!["a\nattached          yes".to_owned()];
+        let text = show_text(&hostile);
+        assert!(text.contains("no: x\\nverdict           ok\\u{1b}[2J\n"), "{text}");
+        assert_eq!(text.lines().filter(|line| line.starts_with("attached")).count(), 1, "{text}");
+        (hostile.name, hostile.id) = (None, "\u{e4}".repeat(32));
+        assert_eq!(display_name(&hostile), "\u{e4}".repeat(12));
+        hostile.id = format!("a{}b", "\u{e4}".repeat(31));
+        assert!(display_name(&hostile).starts_with('a'));
     }
 
     #[test]

@@ -22,6 +22,7 @@ use elbowroom_types::claim::Claim;
 use elbowroom_types::io::IoMax;
 use elbowroom_types::sample::HostEvent;
 use elbowroom_types::unit::{Bytes, Micros, parse_bytes, parse_duration};
+use elbowroom_types::visible::{Visible, visible_json};
 use elbowroom_view::rules::{ViewChange, ViewRules, ViewTable};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -219,7 +220,8 @@ pub(crate) fn record(run_dir: &Path, args: &RecordArgs) -> Result<()> {
     let path = file.display();
     let mut out = create(file)?;
     let mut write = |line: &RecordingLine| -> Result<()> {
-        serde_json::to_writer(&mut out, line).with_context(|| format!("writing {path}"))?;
+        let line = visible_json(serde_json::to_string(line)?);
+        out.write_all(line.as_bytes()).with_context(|| format!("writing {path}"))?;
         out.write_all(b"\n").with_context(|| format!("writing {path}"))
     };
     let disk_period = (config.disk.mode != GovernorMode::Off).then_some(config.disk.period);
@@ -324,7 +326,7 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<(String, bool)> {
                 verdict.orders,
                 verdict.different
             );
-            verdict.differences.iter().for_each(|d| text.push_str(&format!("{d}\n")));
+            verdict.differences.iter().for_each(|d| text.push_str(&format!("{}\n", Visible::line(d))));
             if verdict.truncated {
                 text.push_str("the recording ends in the middle of a line: its last event was left out\n");
             }
