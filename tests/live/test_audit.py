@@ -175,7 +175,8 @@ def silent_file_system(tmp_path):
     libc = ctypes.CDLL(None, use_errno=True)
     point = tmp_path / "silent"
     point.mkdir()
-    descriptor = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    device = open("/dev/fuse", "r+b", buffering=0)
+    descriptor = device.fileno()
 
     def mount(takes_requests):
         options = f"fd={descriptor},rootmode=40000,user_id=0,group_id=0"
@@ -189,8 +190,9 @@ def silent_file_system(tmp_path):
             threading.Thread(target=os.read, args=(descriptor, 1 << 17), daemon=True).start()
         return point
 
+    mount.end = device.close  # The file system ends with its last descriptor, and so does every request.
     yield mount
-    os.close(descriptor)
+    device.close()
     libc.umount2(bytes(point), 2)
 
 
@@ -207,7 +209,5 @@ def test_a_file_system_that_never_answers_is_given_up(binary, silent_file_system
     assert ("cannot be killed" in said) == takes_requests, said
     left = [int(pid) for pid in re.findall(r"process (\d+) waits", said)]
     assert all(Path(f"/proc/{pid}").exists() for pid in left)
-    mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    minor = next(words[2].partition(":")[2] for words in mounts if words[4] == str(point))
-    Path(f"/sys/fs/fuse/connections/{minor}/abort").write_text("1")
+    silent_file_system.end()
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
