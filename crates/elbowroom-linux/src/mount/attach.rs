@@ -35,7 +35,8 @@ pub struct AttachedView {
     /// Whether there is a place for the page; there is none where another container that shares the mount namespace has it. An error
     /// before Linux 5.12. `None`: none was wanted.
     pub page: Option<Result<bool, MountError>>,
-    /// Where programs find the file by which they are asked for memory; `None`: this container has no place for it.
+    /// Where programs find the file by which they are asked for memory; `None`: this container has no place for it, or the view and the
+    /// file there are another container's, with which it shares the mount namespace.
     pub pressure_file: Result<Option<PathBuf>, MountError>,
 }
 
@@ -76,9 +77,9 @@ impl NamespaceRoot {
         let files = attach_at(self, &table, &plan)?;
         let table = self.table()?;
         let page = wanted.page.map(|page| page::attach_at(self, &table, page));
+        let is_anothers = files.skipped.iter().any(|skipped| skipped.why == SkipReason::Taken);
         let pressure_file = match wanted.pressure_dir {
-            // Without a place for the page the view there is another container's, and so is the file.
-            Some(dir) if !matches!(page, Some(Ok(false))) => pressure::offer_at(self, &table, dir),
+            Some(dir) if !is_anothers => pressure::offer_at(self, &table, dir),
             _ => Ok(None),
         };
         Ok(AttachedView { files, page, pressure_file })

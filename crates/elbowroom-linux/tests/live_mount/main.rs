@@ -650,3 +650,26 @@ fn the_file_that_asks_for_memory_is_in_a_dev_that_is_not_the_hosts_and_goes_with
     run("umount", &[hosts.path().as_os_str()]);
     assert_eq!((offered.unwrap(), made), (None, 0));
 }
+
+#[test]
+fn the_file_that_asks_for_memory_is_the_first_containers_of_a_namespace_and_needs_no_page() {
+    if skip() {
+        return;
+    }
+    let (rig, surfaces) = (Rig::new("a"), surfaces());
+    let own = Container::with(&["--propagation", "private"], "mount -t tmpfs none /dev; umount -l /sys");
+    let offered = |name: &str, page: &Path| {
+        let dir = rig.views.dir.join(name);
+        let pressure_dir = Some(Path::new("/nowhere"));
+        let parts = ViewParts { dir: &dir, surfaces: &surfaces, page: Some(page), pressure_dir };
+        let done = own.place().attach_view(&parts).unwrap();
+        (done.page.unwrap().ok(), done.pressure_file.unwrap())
+    };
+    let file = Some(PathBuf::from("/dev/elbowroom-pressure"));
+    let page = tempfile::tempdir().unwrap();
+    std::fs::write(page.path().join("one"), "").unwrap();
+    std::fs::write(page.path().join("two"), "").unwrap();
+    assert_eq!(offered("one", &page.path().join("one")), (Some(false), file.clone()));
+    assert_eq!(offered("one", &page.path().join("no-such-page")), (None, file));
+    assert_eq!(offered("two", &page.path().join("two")), (Some(false), None));
+}
