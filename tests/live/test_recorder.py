@@ -96,6 +96,9 @@ def test_a_directory_that_cannot_be_written_is_a_warning_and_no_more(new_agent, 
 
 
 def test_a_full_disk_is_a_warning_and_recording_goes_on_when_there_is_room(new_agent, group, tmp_path):
+    # A container that works is recorded in every period.
+    work = subprocess.Popen(["/bin/sh", "-c", "while :; do sleep 0.02; head -c 3000000 /dev/zero >/dev/null; done"])
+    group.enter(work.pid)
     (full := tmp_path / "full").mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", full], check=True)
     try:
@@ -107,6 +110,8 @@ def test_a_full_disk_is_a_warning_and_recording_goes_on_when_there_is_room(new_a
         eventually(lambda: shown(agent, full / "ring"))
         assert agent.stop() == 0
     finally:
+        work.kill()
+        work.wait()
         eventually(lambda: subprocess.run(["umount", full], capture_output=True).returncode == 0)
 
 

@@ -54,7 +54,7 @@ pub enum ControlResponse {
     Findings(Box<FindingsReport>),
     /// Answer to [`ControlRequest::Status`].
     Status(Box<AgentStatus>),
-    /// Answer to [`ControlRequest::Snapshot`].
+    /// Answer to [`ControlRequest::Snapshot`] and [`ControlRequest::SnapshotAfter`].
     Snapshot(Box<AgentSnapshot>),
     /// Answer to [`ControlRequest::Profiles`]: the newest first.
     Profiles(Vec<StoredProfile>),

@@ -1,4 +1,4 @@
-//! The agent as a source: one question a second, however many look.
+//! The agent as a source: a snapshot a second, however many look, and one in five while nothing happens and no stream is read.
 
 use super::rate_limiter::RateLimiter;
 use super::{HttpError, SnapshotSource, SnapshotStore, SourceFuture};
@@ -18,8 +18,8 @@ use tokio::sync::Semaphore;
 
 /// Time between two snapshots.
 const PERIOD_MS: u64 = 1_000;
-/// How long the newest snapshot says how things are.
-const FRESH_FOR: Duration = Duration::from_secs(5);
+/// How long the newest snapshot says how things are: without news the next one comes after five seconds.
+const FRESH_FOR: Duration = Duration::from_secs(8);
 /// How long an answer may take; the agent itself gives up earlier and says why.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest answer: several thousand containers.
@@ -56,19 +56,28 @@ impl AgentSource {
         }
     }
 
-    /// Takes a snapshot a second, for as long as there is an agent; an error says that there is none.
+    /// Takes snapshots for as long as there is an agent; an error says that there is none.
     pub(super) async fn poll_snapshots(&self) -> Result<()> {
         let mut feed: Option<FeedConnection> = None;
         let mut alone = Instant::now();
         let mut told = false;
         loop {
-            match self.snapshot(&mut feed).await {
-                Ok(snapshot) => {
+            let asked = tokio::select! {
+                snapshot = self.snapshot(&mut feed) => Some(snapshot),
+                () = self.snapshots.stream_begins() => None,
+            };
+            match asked {
+                // The question is given up, with its connection: who reads a stream gets how things are now.
+                None => {
+                    feed = None;
+                    continue;
+                }
+                Some(Ok(snapshot)) => {
                     (alone, told) = (Instant::now(), false);
                     *self.last_answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(alone);
                     self.snapshots.insert(*snapshot);
                 }
-                Err(error) => {
+                Some(Err(error)) => {
                     feed = None;
                     // Both processes start at once, and this one may be the first.
                     if alone.elapsed() > FRESH_FOR && !std::mem::replace(&mut told, true) {
@@ -88,12 +97,19 @@ impl AgentSource {
         }
     }
 
+    /// The next one: at once where a stream is read, else when there is news.
     async fn snapshot(&self, feed: &mut Option<FeedConnection>) -> Result<Box<AgentSnapshot>> {
         if feed.is_none() {
             *feed = Some(FeedConnection::connect(&self.feed).await?);
         }
         let feed = feed.as_mut().expect("there is one, or was just made");
-        match feed.ask(&ControlRequest::Snapshot).await? {
+        let request = match self.snapshots.newest() {
+            Some(newest) if !self.snapshots.has_streams() => {
+                ControlRequest::SnapshotAfter(newest.snapshot.time_unix_ms)
+            }
+            _ => ControlRequest::Snapshot,
+        };
+        match feed.ask(&request).await? {
             ControlResponse::Snapshot(snapshot) => Ok(snapshot),
             ControlResponse::Error(message) => bail!("{message}"),
             _ => bail!("the agent's answer does not fit the question: is it of another version?"),

@@ -8,8 +8,12 @@ use elbowroom_client::api::{AgentSnapshot, AlertView, ChangeView, ContainerView,
 use elbowroom_client::metrics;
 use serde::Serialize;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-use tokio::sync::broadcast;
+use tokio::sync::{Notify, broadcast};
 
+/// Time between two points of history.
+const STEP_MS: u64 = history::TIERS[0].0;
+/// A snapshot that comes so long after the one before says nothing of the time between; without news they are five seconds apart.
+const QUIET_MS: u64 = 7_000;
 /// Seconds that a reader of the stream may be behind before it is cut off.
 const MAX_LAG: usize = 8;
 
@@ -18,6 +22,7 @@ pub(crate) struct SnapshotStore {
     newest: RwLock<Option<Arc<RenderedSnapshot>>>,
     history: Mutex<HistoryState>,
     stream: broadcast::Sender<Bytes>,
+    stream_began: Notify,
 }
 
 /// A snapshot, with its longest answers in words: every client gets the same bytes.
@@ -74,6 +79,23 @@ struct HistoryState {
 }
 
 impl HistoryState {
+    /// Takes a moment, as a snapshot has it. In the seconds since the one before, in which there was none, nothing had happened.
+    fn record(&mut self, before: Option<&AgentSnapshot>, snapshot: &AgentSnapshot) {
+        let now = snapshot.time_unix_ms;
+        if let Some(before) = before.filter(|before| now.saturating_sub(before.time_unix_ms) < QUIET_MS) {
+            let missing =
+                (before.time_unix_ms + STEP_MS..now.saturating_sub(STEP_MS / 2)).step_by(STEP_MS as usize);
+            missing.for_each(|at| self.record_at(at, before));
+        }
+        self.record_at(now, snapshot);
+    }
+
+    fn record_at(&mut self, at: u64, snapshot: &AgentSnapshot) {
+        let containers =
+            snapshot.containers.iter().map(|container| (container.id.as_str(), container_point(container)));
+        self.history.record(at, &node_point(snapshot), containers);
+    }
+
     /// The changes that were not taken before.
     fn unseen<'a>(&mut self, changes: &'a [ChangeView]) -> Vec<&'a ChangeView> {
         // Numbers begin anew with a boot, and a recording may go over one. A snapshot that is sent again is never that far back.
@@ -94,18 +116,17 @@ impl SnapshotStore {
             newest: RwLock::new(None),
             history: Mutex::new(HistoryState::default()),
             stream: broadcast::Sender::new(MAX_LAG),
+            stream_began: Notify::new(),
         }
     }
 
     /// Takes the next one.
     pub(crate) fn insert(&self, snapshot: AgentSnapshot) {
         let mut state = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-        let containers =
-            snapshot.containers.iter().map(|container| (container.id.as_str(), container_point(container)));
-        state.history.record(snapshot.time_unix_ms, &node_point(&snapshot), containers);
+        let newest = self.newest();
+        state.record(newest.as_ref().map(|newest| &newest.snapshot), &snapshot);
         // There is no client on most nodes at most times.
-        let mut told =
-            (self.stream.receiver_count() > 0).then(|| sse_event("snapshot", &LiveSnapshot::from(&snapshot)));
+        let mut told = self.has_streams().then(|| sse_event("snapshot", &LiveSnapshot::from(&snapshot)));
         for change in state.unseen(&snapshot.changes) {
             told.iter_mut().for_each(|told| told.extend(sse_event("change", &change.change)));
             state.history.record_change(change.tenant.as_deref(), change.change.clone());
@@ -135,6 +156,16 @@ impl SnapshotStore {
         *self.newest.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(newest));
     }
 
+    /// Whether anyone reads the stream.
+    pub(crate) fn has_streams(&self) -> bool {
+        self.stream.receiver_count() > 0
+    }
+
+    /// Returns when someone begins to read the stream, as nobody did.
+    pub(crate) async fn stream_begins(&self) {
+        self.stream_began.notified().await;
+    }
+
     /// Takes what changed at a moment of which nothing else is kept.
     pub(crate) fn insert_changes(&self, changes: Vec<ChangeView>) {
         let mut state = self.history.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,7 +190,11 @@ impl SnapshotStore {
 
     /// Server-sent events from now on, some for each snapshot that is taken, beginning with how things are.
     pub(crate) fn subscribe(&self) -> (Option<Bytes>, broadcast::Receiver<Bytes>) {
+        let is_first = !self.has_streams();
         let stream = self.stream.subscribe();
+        if is_first {
+            self.stream_began.notify_one();
+        }
         let now =
             self.newest().map(|newest| sse_event("snapshot", &LiveSnapshot::from(&newest.snapshot)).into());
         (now, stream)

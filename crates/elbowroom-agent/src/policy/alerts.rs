@@ -49,6 +49,8 @@ pub(super) struct AlertDispatcher {
     check_at: Micros,
     leases: PathBuf,
     names: NameRegistry,
+    /// Whether one began or ended since the last delivery.
+    has_news: bool,
 }
 
 impl AlertDispatcher {
@@ -67,6 +69,7 @@ impl AlertDispatcher {
             check_at: Micros::ZERO,
             leases: run_dir.join(lease::DIR),
             names: NameRegistry::default(),
+            has_news: false,
         })
     }
 
@@ -83,6 +86,7 @@ impl AlertDispatcher {
         self.log.apply(&alert);
         self.receivers.apply(&alert);
         self.register.record(alert);
+        self.has_news = true;
     }
 
     /// Whether [`Self::check_node`] is due.
@@ -130,9 +134,11 @@ impl AlertDispatcher {
         ended.into_iter().for_each(|alert| self.record(alert));
     }
 
-    /// Tells every addressee what is due.
-    pub(super) fn deliver(&mut self, now: Micros) {
-        for alert in self.register.expire(now) {
+    /// Tells every addressee what is due, and whether any began or ended since this was asked last.
+    pub(super) fn deliver(&mut self, now: Micros) -> bool {
+        let expired = self.register.expire(now);
+        self.has_news |= !expired.is_empty();
+        for alert in expired {
             self.log.apply(&alert);
             self.receivers.apply(&alert);
         }
@@ -141,6 +147,7 @@ impl AlertDispatcher {
         }
         let names = &self.names;
         self.receivers.dispatch_due(now, |alert| alert_view(alert, names));
+        std::mem::take(&mut self.has_news)
     }
 
     /// Answer to `Request::Alerts`.
@@ -177,6 +184,7 @@ impl AlertDispatcher {
         self.log.apply(&alert);
         self.receivers.apply(&alert);
         self.register.record_transient(alert, now);
+        self.has_news = true;
     }
 }
 

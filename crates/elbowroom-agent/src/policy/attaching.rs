@@ -239,7 +239,13 @@ impl PolicyLoop {
         let overdue = matches!(outcome, MountOutcome::Attached { .. })
             && managed.attach == AttachState::Disabled(DETACH_FAILED);
         managed.is_unread &= matches!(outcome, MountOutcome::NotReady(_) | MountOutcome::Refused(_));
+        // What was mounted and still is, is no news.
+        let is_same =
+            matches!((&outcome, &managed.attach), (MountOutcome::Attached { .. }, AttachState::Done { .. }));
         managed.attach = managed.attach.after_job(outcome, timer::now());
+        if !is_same {
+            self.news.note(timer::unix_ms());
+        }
         // Again when it is twice as old.
         let age = managed.found_process.map(|(_, started)| timer::now_boot().saturating_sub(started));
         if is_starting {

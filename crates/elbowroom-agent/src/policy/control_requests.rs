@@ -81,24 +81,36 @@ impl PolicyLoop {
             ControlRequest::Alerts => ControlResponse::Alerts(Box::new(self.alerts.report())),
             ControlRequest::Findings => ControlResponse::Findings(Box::new(self.alerts.findings())),
             ControlRequest::Status => ControlResponse::Status(Box::new(self.status())),
-            ControlRequest::Snapshot => ControlResponse::Snapshot(Box::new(AgentSnapshot {
-                time_unix_ms: elbowroom_linux::timer::unix_ms(),
-                node: self.node.view(),
-                status: self.status(),
-                containers: self.describe_all(),
-                left_out: 0,
-                ended: self.ended_containers(),
-                disks: self.disks_report(),
-                memory: self.memory_report(),
-                changes: self.recent_changes(),
-                alerts: self.alerts.report(),
-            })),
+            ControlRequest::Snapshot => ControlResponse::Snapshot(Box::new(self.snapshot())),
+            ControlRequest::SnapshotAfter(since) => return self.news.wait(since, answer),
             // Answered before it comes here: nothing on this thread reads a disk, or a list that is as long as a container likes.
             ControlRequest::Profiles | ControlRequest::Profile(_) | ControlRequest::Network(_) => {
                 ControlResponse::Error("profiles and networks are not the policy_loop's affair".into())
             }
         };
         let _ = answer.send(response);
+    }
+
+    /// Sends a snapshot to those who wait for one and are to have it.
+    pub(super) fn tell_news(&mut self) {
+        for answer in self.news.take_due(timer::unix_ms()) {
+            let _ = answer.send(ControlResponse::Snapshot(Box::new(self.snapshot())));
+        }
+    }
+
+    fn snapshot(&mut self) -> AgentSnapshot {
+        AgentSnapshot {
+            time_unix_ms: timer::unix_ms(),
+            node: self.node.view(),
+            status: self.status(),
+            containers: self.describe_all(),
+            left_out: 0,
+            ended: self.ended_containers(),
+            disks: self.disks_report(),
+            memory: self.memory_report(),
+            changes: self.recent_changes(),
+            alerts: self.alerts.report(),
+        }
     }
 
     /// A process of a container that was found and still lives.

@@ -158,6 +158,11 @@ impl DiskEnforcer {
         if self.mode == GovernorMode::Off { Micros::secs(1) } else { next.saturating_sub(now) }
     }
 
+    /// Whether limits of any kind are in force.
+    pub(super) fn holds_limits(&self) -> bool {
+        self.status.held > 0
+    }
+
     /// Whether the disks' own counters are to be looked at now.
     pub(super) fn is_glance_due(&self, now: Micros) -> bool {
         self.mode != GovernorMode::Off && now >= self.glance_at && self.disks.needs_glances()
@@ -172,9 +177,11 @@ impl DiskEnforcer {
         }
     }
 
-    /// Whether disks are to be measured now, or a measurement is to be carried on.
+    /// Whether disks are to be measured now, or a measurement is to be carried on. Half a period early is due, so that the processor wakes
+    /// once for this and for what else there is to do.
     pub(super) fn is_due(&self, now: Micros) -> bool {
-        self.mode != GovernorMode::Off && now >= self.measure_at
+        let early = if self.is_urgent { 0 } else { self.disks.settings().period.get() / 2 };
+        self.mode != GovernorMode::Off && now.saturating_add(Micros(early)) >= self.measure_at
     }
 
     /// Whether containers are to be measured too that seem to do nothing.

@@ -19,6 +19,9 @@ const RETRY_MIN: Micros = Micros::millis(5);
 /// A container whose mount cannot be made yet is looked at again at least this often.
 const RETRY_MAX: Micros = Micros::secs(2);
 
+/// Numbers are renewed this often where nothing is used and none is read.
+const QUIET_REFRESH: Micros = Micros::secs(10);
+
 /// Why no view is mounted in a container after a client had it detached.
 pub(super) const DETACHED: &str = "detached by request";
 
@@ -167,6 +170,8 @@ pub(super) struct ManagedContainer {
     pub(super) refresh_at: Micros,
     /// When they got them last.
     pub(super) refreshed: Micros,
+    /// Whether they were not renewed since because there was nothing new.
+    is_put_off: bool,
     /// The CPU time that it had used by then.
     pub(super) cpu_at_refresh: Micros,
     /// Until when pages count as being read.
@@ -207,6 +212,7 @@ impl ManagedContainer {
             facts,
             refresh_at: Micros::ZERO,
             refreshed: Micros::ZERO,
+            is_put_off: false,
             cpu_at_refresh: Micros::ZERO,
             hot_until: Micros::ZERO,
             window: (Micros::ZERO, Usage::default()),
@@ -229,6 +235,24 @@ impl ManagedContainer {
     pub(super) fn retire_page(&mut self) {
         if let Some(page) = &mut self.page {
             page.publish(&MappedView::DETACHED);
+        }
+    }
+
+    /// Leaves the numbers as they are for another `pause`, where they would be the same but for the time that nothing was done in, and are not
+    /// old; says whether it did. What was read of the container must still hold.
+    pub(super) fn put_off_refresh(&mut self, now: Micros, pause: Micros) -> bool {
+        let is_old = self.refreshed == Micros::ZERO || now >= self.refreshed.saturating_add(QUIET_REFRESH);
+        self.is_put_off = !is_old && self.cpu_used_millicpu == 0 && self.load.hundredths() == [0; 3];
+        if self.is_put_off {
+            self.refresh_at = now.saturating_add(pause);
+        }
+        self.is_put_off
+    }
+
+    /// It used something: numbers that were put off are due, so that the time before does not count as time in which it did that.
+    pub(super) fn note_use(&mut self, now: Micros) {
+        if std::mem::take(&mut self.is_put_off) {
+            self.refresh_at = now;
         }
     }
 

@@ -31,6 +31,8 @@ const GROUPS_PER_TICK: usize = 40;
 /// How long a reading of a group counts while the group uses no CPU time and its charge stays: only the kernel can change it then. On a
 /// dense host most groups are like that at any time.
 const READING_TTL: Micros = Micros::secs(5);
+/// The same while nothing on the machine waits for memory.
+const UNPRESSED_READING_TTL: Micros = Micros::secs(30);
 
 /// What the policy loop has to do.
 pub(super) enum MemoryEffect {
@@ -49,6 +51,8 @@ struct GroupReading {
     at: Micros,
     used: Usage,
     memory: GroupMemory,
+    /// How long anything on the machine had waited for memory by then.
+    stalled: Option<Micros>,
 }
 
 /// The governor and its eyes.
@@ -176,7 +180,8 @@ impl MemoryEnforcer {
     /// What was read of a group that has done nothing since.
     fn cached_reading(&self, id: CgroupId, now: Micros) -> Option<GroupMemory> {
         let known = self.cached.get(&id)?;
-        let idle = self.used.get(&id) == Some(&known.used) && now < known.at.saturating_add(READING_TTL);
+        let ttl = if known.stalled == self.node.stalled { UNPRESSED_READING_TTL } else { READING_TTL };
+        let idle = self.used.get(&id) == Some(&known.used) && now < known.at.saturating_add(ttl);
         idle.then_some(known.memory)
     }
 
@@ -184,7 +189,7 @@ impl MemoryEnforcer {
         let mut memory = self.reader.group(id, self.paths.get(&id)?, self.node.swap_free)?;
         if let Some(used) = self.used.get(&id).copied() {
             memory.cpu = used.known_cpu();
-            self.cached.insert(id, GroupReading { at, used, memory });
+            self.cached.insert(id, GroupReading { at, used, memory, stalled: self.node.stalled });
         }
         Some(memory)
     }

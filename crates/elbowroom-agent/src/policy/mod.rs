@@ -24,6 +24,7 @@ mod managed_container;
 mod memory;
 mod mounter;
 mod names;
+mod news;
 mod node_meter;
 mod pace;
 mod pending_limits;
@@ -64,6 +65,7 @@ use elbowroom_client::profile_store::ProfileStore;
 use elbowroom_linux::signal::SignalFd;
 use elbowroom_linux::timer::{Ticker, prefer_realtime};
 use elbowroom_linux::{Sensor, SensorConfig};
+use elbowroom_types::unit::Micros;
 use memory::MemoryEnforcer;
 use policy_loop::PolicyLoop;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -120,8 +122,17 @@ impl Mailbox {
 
     /// Asks the policy loop for all that it knows, and waits.
     fn request_snapshot(&self) -> Result<AgentSnapshot> {
+        self.ask_for_snapshot(ControlRequest::Snapshot)
+    }
+
+    /// The same, once there is news since the snapshot of this time ([`ControlRequest::SnapshotAfter`]).
+    fn await_snapshot(&self, since: u64) -> Result<AgentSnapshot> {
+        self.ask_for_snapshot(ControlRequest::SnapshotAfter(since))
+    }
+
+    fn ask_for_snapshot(&self, request: ControlRequest) -> Result<AgentSnapshot> {
         let (answer, response) = mpsc::sync_channel(1);
-        self.send(PolicyMessage::ControlRequest { request: ControlRequest::Snapshot, peer: 0, answer });
+        self.send(PolicyMessage::ControlRequest { request, peer: 0, answer });
         match response.recv_timeout(SNAPSHOT_TIMEOUT) {
             Ok(ControlResponse::Snapshot(snapshot)) => Ok(*snapshot),
             _ => bail!("the agent is busy or stopping"),
@@ -138,9 +149,6 @@ const CHANGES_PAUSE: Duration = Duration::from_millis(2);
 
 /// Messages taken before the clock and the kernel are looked at again: a client that sends many keeps no tick from coming.
 const MESSAGES_PER_WAKEUP: usize = 256;
-
-/// How often the supervisor is to see that this process works, however long its period is.
-const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Runs the policy process until it is told to stop.
 pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config: AgentConfig) -> Result<()> {
@@ -173,7 +181,7 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
     loop {
         let pause = CHANGES_PAUSE.saturating_sub(told_at.elapsed());
         let Woken { ticked, asked: woken, stopped, told } =
-            wait(&ticker, &wake, &signals, &policy_loop, pause)?;
+            wait(&ticker, &wake, &signals, &policy_loop, (period, pause))?;
         policy_loop.heartbeat();
         let retries = pause.is_zero() && policy_loop.is_awaited();
         if told || retries {
@@ -182,11 +190,13 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
         if told {
             policy_loop.note_kills();
         }
-        if told || ticked || retries {
+        let missed = if ticked { Some(ticker.wait()?) } else { None };
+        let missed = missed.filter(|missed| !policy_loop.peek(*missed));
+        if told || missed.is_some() || retries {
             policy_loop.handle_cgroup_changes();
         }
-        if ticked {
-            policy_loop.tick(ticker.wait()?);
+        if let Some(missed) = missed {
+            policy_loop.tick(missed);
         }
         policy_loop.look_at_disks();
         // A hang-up is for the supervisor to answer. The kernel sends one to a process that is stopped while its supervisor dies, too
@@ -205,6 +215,7 @@ pub fn main(run_dir: &Path, state_dir: &Path, config_file: Option<&Path>, config
                 let _ = rustix::io::write(&wake, &1u64.to_ne_bytes());
             }
         }
+        policy_loop.tell_news();
         if policy_loop.tick_period() != period {
             period = policy_loop.tick_period();
             ticker.set_period(period).context("changing the sampling timer")?;
@@ -224,13 +235,13 @@ struct Woken {
     told: bool,
 }
 
-/// Waits until something is to be done. The kernel is not heard before `pause` is over.
+/// Waits until something is to be done: in a `period` at the latest. The kernel is not heard before `pause` is over.
 fn wait(
     ticker: &Ticker,
     wake: &OwnedFd,
     signals: &SignalFd,
     policy_loop: &PolicyLoop,
-    pause: Duration,
+    (period, pause): (Micros, Duration),
 ) -> Result<Woken> {
     let mut fds = vec![
         PollFd::new(ticker, PollFlags::IN),
@@ -239,10 +250,10 @@ fn wait(
     ];
     let own = fds.len();
     fds.extend(policy_loop.kernel_fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-    let (most, until) = if pause.is_zero() { (fds.len(), HEARTBEAT_INTERVAL) } else { (own, pause) };
-    let until = until.min(Duration::from_micros(policy_loop.disks_idle_for().get()));
+    let rest = Duration::from_micros(policy_loop.rest(period).get());
+    let (most, until) = if pause.is_zero() { (fds.len(), rest) } else { (own, rest.min(pause)) };
     let until = if policy_loop.is_awaited() { until.min(CHANGES_PAUSE) } else { until };
-    let until = Timespec::try_from(until).expect("less than a second");
+    let until = Timespec::try_from(until).expect("a few seconds");
     match poll(&mut fds[..most], Some(&until)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(e) => return Err(e).context("waiting for the clock, the kernel or a request"),

@@ -2,17 +2,20 @@
 //!
 //! | what happens | time between two ticks | why |
 //! |---|---|---|
-//! | no container is there | [`EMPTY_PERIOD`] | the kernel tells of a new one at once |
+//! | no container is there, and no limit is in force | [`EMPTY_PERIOD`] | the kernel tells of a new one at once |
 //! | containers hardly work | a whole CPU period (40 ms or the next tick after it) | views of CPUs are decided once in each, however many
 //! ticks it has |
+//! | nor does anything beside them, and none is read | [`QUIET_PERIOD`], with a peek in each CPU period | the peek says when that ends |
 //! | they work, or one came, changed or went lately | `sense.period` | views of memory grow by a step in each tick |
 
 use elbowroom_types::unit::Micros;
 
-/// Time between two ticks where no container is: only the node's own numbers and the guard of limits are left, which are due every second.
-const EMPTY_PERIOD: Micros = Micros::secs(1);
+/// Time between two ticks where no container is: only the node's own numbers are left.
+pub(super) const EMPTY_PERIOD: Micros = Micros::secs(5);
 /// Containers work that use this part of one CPU together: one in so many.
 const WORKING_SHARE: u64 = 50;
+/// Time between two ticks while peeks see no work and no reader. Memory that others take or give back is followed this late.
+const QUIET_PERIOD: Micros = Micros::millis(500);
 /// So long after something happened, more may happen.
 const AWAKE_FOR: Micros = Micros::secs(1);
 
@@ -21,6 +24,10 @@ const AWAKE_FOR: Micros = Micros::secs(1);
 pub(super) struct Pace {
     last_tick: Micros,
     awake_until: Micros,
+    /// Until when every tick counts for programs that read the numbers again and again.
+    read_until: Micros,
+    /// When was peeked last, and the CPU time that all groups had used by then, and the reads of views.
+    peeked: (Micros, Micros, u64),
 }
 
 impl Pace {
@@ -32,21 +39,50 @@ impl Pace {
     /// A tick, and the CPU time that all containers used since the one before.
     pub(super) fn tick(&mut self, now: Micros, used: Micros) {
         let elapsed = now.saturating_sub(std::mem::replace(&mut self.last_tick, now));
-        if used.get().saturating_mul(WORKING_SHARE) >= elapsed.get().max(1) {
+        if is_work(used, elapsed) {
             self.wake(now);
         }
+    }
+
+    /// Programs read the numbers of a container again and again.
+    pub(super) fn note_readers(&mut self, until: Micros) {
+        self.read_until = self.read_until.max(until);
+    }
+
+    /// Whether a peek may stand for a tick `now`, if it sees no work; `period` is that of ticks, which is `least` where each counts.
+    pub(super) fn may_peek(&self, now: Micros, period: Micros, least: Micros) -> bool {
+        let due = self.last_tick.saturating_add(QUIET_PERIOD);
+        !self.is_awake() && now >= self.read_until && period > least && now.saturating_add(period) <= due
+    }
+
+    /// Takes a peek: the CPU time that all groups have used by `now`, and how often views were read. Whether they hardly work, and none is
+    /// read.
+    pub(super) fn peek(&mut self, now: Micros, used: Micros, reads: u64) -> bool {
+        let (at, used_before, reads_before) = std::mem::replace(&mut self.peeked, (now, used, reads));
+        let works = used < used_before || is_work(used.saturating_sub(used_before), now.saturating_sub(at));
+        !works && reads == reads_before
+    }
+
+    /// Whether containers work, or something happened lately.
+    pub(super) fn is_awake(&self) -> bool {
+        self.last_tick < self.awake_until
     }
 
     /// Time until the next tick; `least` is that of the configuration, and views of CPUs are decided once in `cpu_period`, or with the
     /// first tick after it.
     pub(super) fn period(&self, least: Micros, cpu_period: Micros, is_empty: bool) -> Micros {
         let ticks = cpu_period.get().div_ceil(least.get().max(1)).max(1);
-        match self.last_tick < self.awake_until {
+        match self.is_awake() {
             true => least,
             false if is_empty => least.max(EMPTY_PERIOD),
             false => Micros(least.get().saturating_mul(ticks)),
         }
     }
+}
+
+/// Whether that much CPU time in so long is work.
+fn is_work(used: Micros, elapsed: Micros) -> bool {
+    used.get().saturating_mul(WORKING_SHARE) >= elapsed.get().max(1)
 }
 
 #[cfg(test)]
@@ -102,5 +138,32 @@ mod tests {
         assert_eq!(idle.period(Micros::millis(500), CPU_PERIOD, false), Micros::millis(500));
         assert_eq!(idle.period(LEAST, Micros::ZERO, false), LEAST, "which decides in every tick");
         assert_eq!(idle.period(Micros::millis(10), CPU_PERIOD, false), CPU_PERIOD);
+    }
+
+    #[test]
+    fn a_peek_stands_for_a_tick_while_nothing_works_and_none_reads() {
+        let pace = after(Micros::ZERO);
+        let (at, period) = (Micros::millis(48 * 42), Micros::millis(48));
+        let later = |ms| at.saturating_add(Micros::millis(ms));
+        assert!(pace.may_peek(later(48), period, LEAST) && pace.may_peek(later(432), period, LEAST));
+        assert!(!pace.may_peek(later(480), period, LEAST), "or the next one would be late");
+        assert!(!pace.may_peek(later(48), LEAST, LEAST), "the paper decides in every tick");
+        assert!(!after(Micros(960)).may_peek(later(48), period, LEAST), "they work");
+        let mut pace = pace;
+        pace.note_readers(later(100));
+        assert!(!pace.may_peek(later(48), period, LEAST) && pace.may_peek(later(144), period, LEAST));
+    }
+
+    #[test]
+    fn a_peek_sees_work_and_readers_beside_the_last_one() {
+        let mut pace = Pace::default();
+        let mut peek = |ms, used, reads| pace.peek(Micros::millis(ms), Micros(used), reads);
+        assert!(!peek(48, 5_000_000, 0), "the first says nothing");
+        assert!(peek(96, 5_000_900, 0));
+        assert!(!peek(144, 5_001_860, 0), "a fiftieth");
+        assert!(!peek(192, 5_000_000, 0), "a group went");
+        assert!(peek(240, 5_000_000, 0));
+        assert!(!peek(288, 5_000_000, 1), "a read");
+        assert!(peek(336, 5_000_000, 1));
     }
 }

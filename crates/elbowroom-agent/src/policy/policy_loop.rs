@@ -7,8 +7,9 @@ use super::limiter::LimiterReply;
 use super::managed_container::ManagedContainer;
 use super::memory::{MemoryEffect, MemoryEnforcer};
 use super::mounter::MountJob;
+use super::news::News;
 use super::node_meter::NodeMeter;
-use super::pace::Pace;
+use super::pace::{EMPTY_PERIOD, Pace};
 use super::pressure_notifier::{PressureNotifier, PressureTarget};
 use super::quotas::QuotaWatch;
 use super::recent_changes::RecentChanges;
@@ -91,6 +92,7 @@ pub(super) struct PolicyLoop {
     /// When it is checked next which pages were read.
     read_scan_at: Micros,
     pub(super) pace: Pace,
+    pub(super) news: News,
     pub(super) ticks: u64,
     pub(super) ticks_missed: u64,
     /// Containers that went since memory was given back last.
@@ -136,6 +138,7 @@ impl PolicyLoop {
             disk_scan_at: Micros::ZERO,
             read_scan_at: Micros::ZERO,
             pace: Pace::default(),
+            news: News::default(),
             ticks: 0,
             ticks_missed: 0,
             removed_since_trim: 0,
@@ -210,7 +213,12 @@ impl PolicyLoop {
             return self.config.sense.period;
         }
         let (least, cpu_period) = (self.config.sense.period, self.views.cpu_period_length());
-        self.pace.period(least, cpu_period, self.containers.is_empty())
+        self.pace.period(least, cpu_period, self.is_empty())
+    }
+
+    /// Whether there is nothing to look after but the node.
+    fn is_empty(&self) -> bool {
+        self.containers.is_empty() && !self.disk.holds_limits()
     }
 
     /// Says that this process works, once it has made its first update.
@@ -220,11 +228,35 @@ impl PolicyLoop {
         }
     }
 
-    /// One period: measure, decide, publish, and the chores that are due.
-    pub(super) fn tick(&mut self, missed: u64) {
+    /// How long nothing is to be done beside ticks, if nothing happens; the supervisor is told.
+    pub(super) fn rest(&self, period: Micros) -> Micros {
+        let now = timer::now();
+        let disks = if self.is_empty() { EMPTY_PERIOD } else { self.disk.idle_for(now) };
+        let rest = disks.min(self.news.due_in(timer::unix_ms()));
+        self.publisher.set_quiet_until(now.saturating_add(rest.min(period)));
+        rest
+    }
+
+    /// Whether nothing happens that a tick would decide on: then there was one.
+    pub(super) fn peek(&mut self, missed: u64) -> bool {
+        let (now, reads) = (timer::now(), self.publisher.counters().requests);
+        let is_quiet = self.pace.may_peek(now, self.tick_period(), self.config.sense.period)
+            && self.sensor.peek_used().is_some_and(|used| self.pace.peek(now, used, reads));
+        if is_quiet {
+            self.count_tick(missed);
+        }
+        is_quiet
+    }
+
+    fn count_tick(&mut self, missed: u64) {
         self.ticks += 1;
         self.ticks_missed += missed;
         self.publisher.heartbeat();
+    }
+
+    /// One period: measure, decide, publish, and the chores that are due.
+    pub(super) fn tick(&mut self, missed: u64) {
+        self.count_tick(missed);
         let now = timer::now();
         let tick = self.sensor.tick(now);
         let mut used = Micros::ZERO;
@@ -232,6 +264,7 @@ impl PolicyLoop {
             if let Some(managed) = self.containers.get_mut(group) {
                 used = used.saturating_add(usage.cpu.saturating_sub(managed.usage.cpu));
                 managed.usage = *usage;
+                managed.note_use(now);
             }
         }
         self.pace.tick(now, used);
@@ -270,11 +303,6 @@ impl PolicyLoop {
         self.collect_alerts(now, seen);
     }
 
-    /// How long nothing is to be done for disks.
-    pub(super) fn disks_idle_for(&self) -> Micros {
-        self.disk.idle_for(timer::now())
-    }
-
     /// Looks at disks where that is due, and answers at once: disks keep a time of their own, whatever the period of views is.
     pub(super) fn look_at_disks(&mut self) {
         let begin = timer::now();
@@ -302,7 +330,9 @@ impl PolicyLoop {
             self.check_verdicts(now);
             self.alerts.check_node(now, NodeObservation { at_lower_bound: squeezed, ..seen });
         }
-        self.alerts.deliver(now);
+        if self.alerts.deliver(now) || self.pace.is_awake() {
+            self.news.note(timer::unix_ms());
+        }
     }
 
     /// The name of a container that is busy and has been taken down to a lower bound that is below its upper one.
@@ -403,7 +433,12 @@ impl PolicyLoop {
         let events: Vec<Cow<'_, HostEvent>> =
             events.iter().filter_map(|event| self.pipeline.resolve(event)).collect();
         let events = || events.iter().map(Cow::as_ref);
+        let unix_ms = timer::unix_ms();
+        events().for_each(|event| self.news.note_event(event, unix_ms));
         let changes = self.views.apply_all(events());
+        if !changes.is_empty() {
+            self.news.note(unix_ms);
+        }
         let mut stale: Vec<CgroupId> = Vec::new();
         for change in &changes {
             tracing::debug!(container = change.id.0, %change, "view changed");

@@ -193,6 +193,7 @@ impl PolicyLoop {
             managed.update_cpu_used(now);
             if self.publisher.take_recent_reads(managed.slot) & dynamic != 0 {
                 managed.hot_until = now.saturating_add(HOT_FOR);
+                self.pace.note_readers(managed.hot_until);
                 let used = managed.usage.cpu.saturating_sub(managed.cpu_at_refresh);
                 let every = if used >= USER_TICK { hot_every.min(REFRESH_BUSY) } else { hot_every };
                 managed.refresh_at = managed.refresh_at.min(managed.refreshed.saturating_add(every));
@@ -224,7 +225,11 @@ impl PolicyLoop {
     fn refresh(&mut self, id: CgroupId, now: Micros) -> bool {
         let Some(managed) = self.containers.get_mut(&id) else { return false };
         let hot = managed.hot_until > now;
-        if hot || !managed.details.are_current(now, &managed.usage, self.config.sense.rescan) {
+        let is_current = managed.details.are_current(now, &managed.usage, self.config.sense.rescan);
+        if is_current && !hot && managed.put_off_refresh(now, self.config.views.refresh_cold) {
+            return false;
+        }
+        if hot || !is_current {
             let details = match self.sensor.tenant_of(id) == id {
                 true => Some(self.sensor.details(id, hot)),
                 false => self.sensor.in_turn(id, |sensor| sensor.details(id, hot)),

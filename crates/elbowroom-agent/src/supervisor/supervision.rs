@@ -9,8 +9,8 @@ use crate::view_server::slots::{ShutdownMode, Slots};
 use crate::view_server::{FuseError, session};
 use anyhow::Context;
 use elbowroom_linux::lease::{HEARTBEAT_INTERVAL, LeaseGuard};
-use elbowroom_linux::process;
 use elbowroom_linux::signal::SignalFd;
+use elbowroom_linux::{process, timer};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 use rustix::process::{Pid, Signal};
@@ -31,7 +31,11 @@ const READY_POLL: Duration = Duration::from_millis(20);
 /// The table of mounts is read this often at most: engines mount all the time.
 const MOUNTS_POLL: Duration = Duration::from_millis(100);
 /// How often the policy process is checked for progress, and the others where one is ending.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// The same while it says that it has nothing to do.
+const MAX_LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// The same while it makes none, or the agent stops.
+const CLOSE_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// How often the kernel's state of the processes is read, and limits are checked for a live process that answers for them.
 const SLOW_LOOK_INTERVAL: Duration = Duration::from_micros(HEARTBEAT_INTERVAL.get());
 
@@ -165,7 +169,6 @@ impl Supervisor<'_> {
         if now < self.look_at {
             return;
         }
-        self.look_at = now + LOOK_INTERVAL;
         let stopping = self.stop.is_some();
         let policy = &self.peers[POLICY];
         if let WatchedState::Up { pid, .. } = policy.state
@@ -182,6 +185,9 @@ impl Supervisor<'_> {
             policy.signal(Signal::KILL);
             self.slow_look_at = now;
         }
+        let is_close = stopping || self.silence.is_silent();
+        self.look_at =
+            now + if is_close { CLOSE_LOOK_INTERVAL } else { self.quiet_time().max(LOOK_INTERVAL) };
         if now + LOOK_INTERVAL / 2 < self.slow_look_at {
             return;
         }
@@ -208,6 +214,14 @@ impl Supervisor<'_> {
         }
         // Those of one that was given up a moment ago, too.
         self.guard.check();
+    }
+
+    /// How long the policy process said that it has nothing to do: there are no containers, and nothing is to be looked after.
+    fn quiet_time(&self) -> Duration {
+        let quiet = self.slots.quiet_until().saturating_sub(timer::now());
+        Duration::from_micros(quiet.get())
+            .min(MAX_LOOK_INTERVAL)
+            .min(self.service_manager.stall_timeout() / 4)
     }
 
     /// Tells the service manager how the agent does.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// A policy process that has worked, and does nothing for this long, hangs.
-const HANG_TIMEOUT: Duration = Duration::from_millis(1_500);
+const HANG_TIMEOUT: Duration = Duration::from_millis(1_250);
 /// The same of one that has not given its first beat: it loads programs into the kernel, and learns what is there.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// A look this late says no more than one in time: the watcher did not run, and neither may have the others.
@@ -38,7 +38,12 @@ impl PolicySilence {
         *self = Self { doublings: self.doublings, hung_at: self.hung_at, ..Self::new(beats, now) };
     }
 
-    /// A look, to be taken several times a second; `is_running`, asked where there was no beat, says whether its main thread computes. How
+    /// Whether there was no beat at the last look.
+    pub(crate) fn is_silent(&self) -> bool {
+        !self.silent.is_zero()
+    }
+
+    /// A look, to be taken twice a second, and more often while it is silent; `is_running`, asked where there was no beat, says whether its main thread computes. How
     /// long the process has been silent, where that is too long: it is to be replaced.
     pub(crate) fn look(
         &mut self,

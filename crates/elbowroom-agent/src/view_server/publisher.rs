@@ -24,6 +24,7 @@ use crate::view_server::notifier_queue::{FIXED_FILES, LOCK_EXPECT, NotifierShare
 use crate::view_server::roles::AgentRole;
 use crate::view_server::slots::{ShutdownMode, SlotHandle, SlotSnapshot, Slots, ViewServerCounters};
 use elbowroom_types::cpuset::CpuSet;
+use elbowroom_types::unit::Micros;
 use elbowroom_view::pages::snapshot::{ContainerSnapshot, CpuTimes};
 use elbowroom_view::pages::view_node::ViewNode;
 use elbowroom_view::pages::{render, tree};
@@ -102,6 +103,11 @@ impl Publisher {
     /// Says that this process works; to be called at every update.
     pub fn heartbeat(&self) {
         self.shared.slots.count_heartbeat();
+    }
+
+    /// Says that there will be no beat until then, on the monotonic clock, unless something happens.
+    pub fn set_quiet_until(&self, time: Micros) {
+        self.shared.slots.set_quiet_until(time);
     }
 
     /// Whether the agent ends only to be started again: views are to stay where they are.

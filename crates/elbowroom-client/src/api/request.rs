@@ -49,6 +49,8 @@ pub enum ControlRequest {
     Status,
     /// All of that at one moment: what screens, metrics and recordings are made of.
     Snapshot,
+    /// The next one after that with this `time_unix_ms`: answered when there is news, or after five seconds.
+    SnapshotAfter(u64),
     /// The profiles that are kept.
     Profiles,
     /// One of them, by name.
@@ -72,6 +74,7 @@ impl ControlRequest {
             | Self::Findings
             | Self::Status
             | Self::Snapshot
+            | Self::SnapshotAfter(_)
             | Self::Profiles
             | Self::Profile(_) => true,
             Self::Prepare(_) | Self::Launch(_) | Self::Probe { .. } | Self::Label(_) | Self::Unlabel(_) => {

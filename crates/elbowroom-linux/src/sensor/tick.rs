@@ -24,6 +24,8 @@ use elbowroom_types::unit::Micros;
 
 /// In an active tier, a group's files are still read once in this many periods.
 const TRACKED_READ_PERIODS: u64 = 64;
+/// Groups at the top that a peek reads at most.
+const MAX_PEEKS: usize = 16;
 /// How many children that back off are read early for one parent in one tick; halved with every look in vain.
 const MAX_PROBES: usize = 64;
 
@@ -72,6 +74,30 @@ impl Sensor {
             self.probe_sleepers(busy, &mut tick);
         }
         tick
+    }
+
+    /// CPU time that all groups have used by now, and no tick is told of: a few reads where a tick has many. `None` where it would take
+    /// more than a few.
+    pub fn peek_used(&mut self) -> Option<Micros> {
+        if self.tree.is_empty() {
+            return None;
+        }
+        let mut used = Micros::ZERO;
+        let top = self.tree[GroupTree::ROOT].children.clone();
+        if top.len() > MAX_PEEKS {
+            return None;
+        }
+        for slot in top {
+            let (entry, meter) = self.tree.entry_and_meter(slot);
+            let mut on = ReadContext {
+                layout: &self.layout,
+                budget: &mut self.budget,
+                warnings: &mut self.warnings,
+                syscalls: &mut self.last_tick_cost.syscalls,
+            };
+            used = used.saturating_add(meter.peek_cpu(&entry.path, &mut on));
+        }
+        Some(used)
     }
 
     /// Reads the groups whose turn it is; returns those of them that have children and used time.

@@ -22,7 +22,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 /// The user is told when the moment shown is more than this before the one asked for.
-const MAX_GAP_MS: u64 = 2_000;
+const MAX_GAP_MS: u64 = 7_000;
 const MINUTE_MS: i64 = 60_000;
 
 /// Keeps a ring of what the agent knows until it is told to stop.

@@ -27,11 +27,15 @@ use std::io::{Read, Write};
 use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// How long until a socket is tried again: a runtime that restarts is back with its plugins at once.
 const RECONNECT_DELAY: Duration = Duration::from_millis(500);
+/// The same where there was no runtime for [`ABSENT_AFTER`].
+const ABSENT_RECONNECT_DELAY: Duration = Duration::from_secs(5);
+/// No restart takes so long.
+const ABSENT_AFTER: Duration = Duration::from_secs(60);
 
 /// Why a conversation with a runtime ended.
 #[derive(Debug, Error)]
@@ -172,6 +176,7 @@ impl NriPlugin {
     fn run(&self, await_view: &impl Fn(&str, Duration)) {
         let socket = self.socket.display();
         let mut said = String::new();
+        let mut spoke_at = Instant::now();
         loop {
             // Without a socket, this check is the whole cost.
             if self.socket.exists()
@@ -194,8 +199,10 @@ impl NriPlugin {
                     return;
                 }
                 said = because;
+                spoke_at = Instant::now();
             }
-            std::thread::sleep(RECONNECT_DELAY);
+            let is_absent = spoke_at.elapsed() >= ABSENT_AFTER;
+            std::thread::sleep(if is_absent { ABSENT_RECONNECT_DELAY } else { RECONNECT_DELAY });
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::layout::head;
 use super::{SlotHandle, Slots};
+use elbowroom_types::unit::Micros;
 use std::sync::atomic::Ordering;
 
 /// How much the view servers have done since the agent started, those that were killed included.
@@ -70,6 +71,16 @@ impl Slots {
     /// How often it has said so.
     pub(crate) fn heartbeats(&self) -> u64 {
         self.words[head::HEARTBEAT].load(Ordering::Relaxed)
+    }
+
+    /// Says that the policy process has nothing to do until then, on the monotonic clock; what it is told of it does before.
+    pub(in crate::view_server) fn set_quiet_until(&self, time: Micros) {
+        self.words[head::QUIET_UNTIL].store(time.get(), Ordering::Relaxed);
+    }
+
+    /// Until when it said so.
+    pub(crate) fn quiet_until(&self) -> Micros {
+        Micros(self.words[head::QUIET_UNTIL].load(Ordering::Relaxed))
     }
 
     /// Notes that a container asks more than it may.

@@ -38,6 +38,8 @@ pub(super) mod head {
     pub const FAILED: usize = 10;
     pub const ANSWERED: usize = 11;
     pub const HEARTBEAT: usize = 12;
+    /// Until when the policy process does nothing, on the monotonic clock.
+    pub const QUIET_UNTIL: usize = 13;
     /// Serials of containers that asked more than they may, each at the place of its number; 0 where none did.
     pub const OVERUSE: usize = 16;
     pub const OVERUSE_WORDS: usize = 64;
