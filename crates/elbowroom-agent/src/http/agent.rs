@@ -62,22 +62,13 @@ impl AgentSource {
         let mut alone = Instant::now();
         let mut told = false;
         loop {
-            let asked = tokio::select! {
-                snapshot = self.snapshot(&mut feed) => Some(snapshot),
-                () = self.snapshots.stream_begins() => None,
-            };
-            match asked {
-                // The question is given up, with its connection: who reads a stream gets how things are now.
-                None => {
-                    feed = None;
-                    continue;
-                }
-                Some(Ok(snapshot)) => {
+            match self.snapshot(&mut feed).await {
+                Ok(snapshot) => {
                     (alone, told) = (Instant::now(), false);
                     *self.last_answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(alone);
                     self.snapshots.insert(*snapshot);
                 }
-                Some(Err(error)) => {
+                Err(error) => {
                     feed = None;
                     // Both processes start at once, and this one may be the first.
                     if alone.elapsed() > FRESH_FOR && !std::mem::replace(&mut told, true) {

@@ -8,7 +8,7 @@ use elbowroom_client::api::{AgentSnapshot, AlertView, ChangeView, ContainerView,
 use elbowroom_client::metrics;
 use serde::Serialize;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::broadcast;
 
 /// Time between two points of history.
 const STEP_MS: u64 = history::TIERS[0].0;
@@ -22,7 +22,6 @@ pub(crate) struct SnapshotStore {
     newest: RwLock<Option<Arc<RenderedSnapshot>>>,
     history: Mutex<HistoryState>,
     stream: broadcast::Sender<Bytes>,
-    stream_began: Notify,
 }
 
 /// A snapshot, with its longest answers in words: every client gets the same bytes.
@@ -116,7 +115,6 @@ impl SnapshotStore {
             newest: RwLock::new(None),
             history: Mutex::new(HistoryState::default()),
             stream: broadcast::Sender::new(MAX_LAG),
-            stream_began: Notify::new(),
         }
     }
 
@@ -161,11 +159,6 @@ impl SnapshotStore {
         self.stream.receiver_count() > 0
     }
 
-    /// Returns when someone begins to read the stream, as nobody did.
-    pub(crate) async fn stream_begins(&self) {
-        self.stream_began.notified().await;
-    }
-
     /// Takes what changed at a moment of which nothing else is kept.
     pub(crate) fn insert_changes(&self, changes: Vec<ChangeView>) {
         let mut state = self.history.lock().unwrap_or_else(PoisonError::into_inner);
@@ -190,11 +183,7 @@ impl SnapshotStore {
 
     /// Server-sent events from now on, some for each snapshot that is taken, beginning with how things are.
     pub(crate) fn subscribe(&self) -> (Option<Bytes>, broadcast::Receiver<Bytes>) {
-        let is_first = !self.has_streams();
         let stream = self.stream.subscribe();
-        if is_first {
-            self.stream_began.notify_one();
-        }
         let now =
             self.newest().map(|newest| sse_event("snapshot", &LiveSnapshot::from(&newest.snapshot)).into());
         (now, stream)

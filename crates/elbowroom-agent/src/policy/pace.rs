@@ -8,6 +8,7 @@
 //! | nor does anything beside them, and none is read | [`QUIET_PERIOD`], with a peek in each CPU period | the peek says when that ends |
 //! | they work, or one came, changed or went lately | `sense.period` | views of memory grow by a step in each tick |
 
+use elbowroom_types::sample::Tick;
 use elbowroom_types::unit::Micros;
 
 /// Time between two ticks where no container is: only the node's own numbers are left.
@@ -26,8 +27,20 @@ pub(super) struct Pace {
     awake_until: Micros,
     /// Until when every tick counts for programs that read the numbers again and again.
     read_until: Micros,
-    /// When was peeked last, and the CPU time that all groups had used by then, and the reads of views.
+    /// When was peeked last, the CPU time that all groups had used by then, and the reads of views.
     peeked: (Micros, Micros, u64),
+    quiet_tick: Option<Tick>,
+}
+
+/// What is seen without a tick.
+#[derive(Debug)]
+pub(super) struct Peek {
+    /// The CPU time that all groups have used.
+    pub(super) used: Micros,
+    /// How often views were read.
+    pub(super) reads: u64,
+    /// The tick that it is if nothing happened.
+    pub(super) tick: Tick,
 }
 
 impl Pace {
@@ -55,12 +68,23 @@ impl Pace {
         !self.is_awake() && now >= self.read_until && period > least && now.saturating_add(period) <= due
     }
 
-    /// Takes a peek: the CPU time that all groups have used by `now`, and how often views were read. Whether they hardly work, and none is
-    /// read.
-    pub(super) fn peek(&mut self, now: Micros, used: Micros, reads: u64) -> bool {
-        let (at, used_before, reads_before) = std::mem::replace(&mut self.peeked, (now, used, reads));
-        let works = used < used_before || is_work(used.saturating_sub(used_before), now.saturating_sub(at));
-        !works && reads == reads_before
+    /// Takes a peek. Whether groups hardly worked, and no view was read, since the one before.
+    pub(super) fn peek(&mut self, Peek { used, reads, tick }: Peek) -> bool {
+        let (at, used_before, reads_before) = std::mem::replace(&mut self.peeked, (tick.now, used, reads));
+        let works =
+            used < used_before || is_work(used.saturating_sub(used_before), tick.now.saturating_sub(at));
+        let is_quiet = !works && reads == reads_before;
+        if is_quiet {
+            self.quiet_tick = Some(tick);
+        }
+        is_quiet
+    }
+
+    /// The tick that the last quiet peek stood for: what is measured now is not of the time before it.
+    pub(super) fn take_quiet_tick(&mut self) -> Option<Tick> {
+        let tick = self.quiet_tick.take().filter(|tick| tick.now > self.last_tick)?;
+        self.last_tick = tick.now;
+        Some(tick)
     }
 
     /// Whether containers work, or something happened lately.
@@ -157,13 +181,23 @@ mod tests {
     #[test]
     fn a_peek_sees_work_and_readers_beside_the_last_one() {
         let mut pace = Pace::default();
-        let mut peek = |ms, used, reads| pace.peek(Micros::millis(ms), Micros(used), reads);
-        assert!(!peek(48, 5_000_000, 0), "the first says nothing");
-        assert!(peek(96, 5_000_900, 0));
-        assert!(!peek(144, 5_001_860, 0), "a fiftieth");
-        assert!(!peek(192, 5_000_000, 0), "a group went");
-        assert!(peek(240, 5_000_000, 0));
-        assert!(!peek(288, 5_000_000, 1), "a read");
-        assert!(peek(336, 5_000_000, 1));
+        pace.tick(Micros::millis(1), Micros::ZERO);
+        let peek = |pace: &mut Pace, ms, used, reads| {
+            let tick = Tick { now: Micros::millis(ms), ..Tick::default() };
+            pace.peek(Peek { used: Micros(used), reads, tick })
+        };
+        assert!(!peek(&mut pace, 48, 5_000_000, 0), "the first says nothing");
+        assert!(peek(&mut pace, 96, 5_000_900, 0));
+        assert!(!peek(&mut pace, 144, 5_001_860, 0), "a fiftieth");
+        assert!(!peek(&mut pace, 144, 5_000_000, 0), "a group went");
+        assert!(!peek(&mut pace, 144, 5_000_000, 1), "a read");
+        assert_eq!(
+            pace.take_quiet_tick().map(|tick| tick.now),
+            Some(Micros::millis(96)),
+            "the last quiet one"
+        );
+        pace.tick(Micros::millis(144), Micros::millis(1));
+        assert!(pace.is_awake(), "that was used in 48 ms, not in 143");
+        assert!(pace.take_quiet_tick().is_none());
     }
 }

@@ -9,7 +9,7 @@ use super::memory::{MemoryEffect, MemoryEnforcer};
 use super::mounter::MountJob;
 use super::news::News;
 use super::node_meter::NodeMeter;
-use super::pace::{EMPTY_PERIOD, Pace};
+use super::pace::{EMPTY_PERIOD, Pace, Peek};
 use super::pressure_notifier::{PressureNotifier, PressureTarget};
 use super::quotas::QuotaWatch;
 use super::recent_changes::RecentChanges;
@@ -241,7 +241,7 @@ impl PolicyLoop {
     pub(super) fn peek(&mut self, missed: u64) -> bool {
         let (now, reads) = (timer::now(), self.publisher.counters().requests);
         let is_quiet = self.pace.may_peek(now, self.tick_period(), self.config.sense.period)
-            && self.sensor.peek_used().is_some_and(|used| self.pace.peek(now, used, reads));
+            && self.sensor.peek(now).is_some_and(|(used, tick)| self.pace.peek(Peek { used, reads, tick }));
         if is_quiet {
             self.count_tick(missed);
         }
@@ -258,6 +258,9 @@ impl PolicyLoop {
     pub(super) fn tick(&mut self, missed: u64) {
         self.count_tick(missed);
         let now = timer::now();
+        if let Some(quiet) = self.pace.take_quiet_tick() {
+            self.apply(&[HostEvent::Tick(quiet)]);
+        }
         let tick = self.sensor.tick(now);
         let mut used = Micros::ZERO;
         for (group, usage) in &tick.usage {

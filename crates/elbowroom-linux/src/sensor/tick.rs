@@ -76,17 +76,14 @@ impl Sensor {
         tick
     }
 
-    /// CPU time that all groups have used by now, and no tick is told of: a few reads where a tick has many. `None` where it would take
-    /// more than a few.
-    pub fn peek_used(&mut self) -> Option<Micros> {
-        if self.tree.is_empty() {
-            return None;
-        }
-        let mut used = Micros::ZERO;
-        let top = self.tree[GroupTree::ROOT].children.clone();
+    /// The CPU time that all groups have used by `now`, and the tick that it is if none used any since: a few reads where a tick has many.
+    /// `None` where it would take more than a few.
+    pub fn peek(&mut self, now: Micros) -> Option<(Micros, Tick)> {
+        let top = self.tree.get(GroupTree::ROOT)?.children.clone();
         if top.len() > MAX_PEEKS {
             return None;
         }
+        let mut used = Micros::ZERO;
         for slot in top {
             let (entry, meter) = self.tree.entry_and_meter(slot);
             let mut on = ReadContext {
@@ -97,7 +94,7 @@ impl Sensor {
             };
             used = used.saturating_add(meter.peek_cpu(&entry.path, &mut on));
         }
-        Some(used)
+        Some((used, self.read_machine(now)))
     }
 
     /// Reads the groups whose turn it is; returns those of them that have children and used time.
