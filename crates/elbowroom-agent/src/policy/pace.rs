@@ -26,7 +26,7 @@ pub(super) struct Pace {
     last_tick: Micros,
     awake_until: Micros,
     /// Until when every tick counts for programs that read the numbers again and again.
-    read_until: Micros,
+    watched_until: Micros,
     /// When was peeked last, the CPU time that all groups had used by then, and the reads of views.
     peeked: (Micros, Micros, u64),
     quiet_tick: Option<Tick>,
@@ -59,13 +59,13 @@ impl Pace {
 
     /// Programs read the numbers of a container again and again.
     pub(super) fn note_readers(&mut self, until: Micros) {
-        self.read_until = self.read_until.max(until);
+        self.watched_until = self.watched_until.max(until);
     }
 
     /// Whether a peek may stand for a tick `now`, if it sees no work; `period` is that of ticks, which is `least` where each counts.
     pub(super) fn may_peek(&self, now: Micros, period: Micros, least: Micros) -> bool {
         let due = self.last_tick.saturating_add(QUIET_PERIOD);
-        !self.is_awake() && now >= self.read_until && period > least && now.saturating_add(period) <= due
+        !self.is_awake() && now >= self.watched_until && period > least && now.saturating_add(period) <= due
     }
 
     /// Takes a peek. Whether groups hardly worked, and no view was read, since the one before.
