@@ -105,6 +105,13 @@ impl NodeCounters {
 impl Sensor {
     /// A tick with what the machine says, and no group yet.
     pub(super) fn read_machine(&mut self, now: Micros) -> Tick {
+        let mut tick = self.read_busy_and_free(now);
+        (tick.mem_available, tick.reclaim) = self.read_available(now);
+        tick
+    }
+
+    /// The same without what is not read in every tick.
+    pub(super) fn read_busy_and_free(&mut self, now: Micros) -> Tick {
         let per_cpu = match self.machine.per_cpu {
             Some(known) => known,
             None => self.any_narrow_cpuset(),
@@ -130,15 +137,12 @@ impl Sensor {
         if let Some(free) = self.mem_free() {
             self.machine.mem_free = free;
         }
-        let (mem_available, reclaim) = self.read_available(now);
         Tick {
             now,
             busy: self.machine.busy,
             busy_per_cpu,
             mem_free: self.machine.mem_free,
-            mem_available,
-            reclaim,
-            usage: Vec::new(),
+            ..Tick::default()
         }
     }
 

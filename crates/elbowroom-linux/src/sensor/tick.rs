@@ -15,8 +15,8 @@
 //! period again. That is half of a busy group's system calls, and nearly all of them in an active tier.
 
 use super::Sensor;
-use super::meter::{ReadContext, is_small_change};
-use super::tree::{GroupSlot, GroupTree};
+use super::meter::{GroupMeter, ReadContext, is_small_change};
+use super::tree::{GroupEntry, GroupSlot, GroupTree};
 use crate::activity::ActivitySource;
 use crate::cgroup::CgroupLayout;
 use elbowroom_types::sample::Tick;
@@ -85,16 +85,10 @@ impl Sensor {
         }
         let mut used = Micros::ZERO;
         for slot in top {
-            let (entry, meter) = self.tree.entry_and_meter(slot);
-            let mut on = ReadContext {
-                layout: &self.layout,
-                budget: &mut self.budget,
-                warnings: &mut self.warnings,
-                syscalls: &mut self.last_tick_cost.syscalls,
-            };
-            used = used.saturating_add(meter.peek_cpu(&entry.path, &mut on));
+            let now = self.with_meter(slot, |entry, meter, on| meter.peek_cpu(&entry.path, on));
+            used = used.saturating_add(now);
         }
-        Some((used, self.read_machine(now)))
+        Some((used, self.read_busy_and_free(now)))
     }
 
     /// Reads the groups whose turn it is; returns those of them that have children and used time.
@@ -267,6 +261,20 @@ impl Sensor {
             return;
         }
         self.last_tick_cost.groups += 1;
+        let ticks = self.ticks;
+        let read = |entry: &GroupEntry, meter: &mut GroupMeter, on: &mut ReadContext<'_>| {
+            meter.read(entry, with_cpu, ticks, on).then_some(entry.group.id)
+        };
+        let gone = self.with_meter(slot, read);
+        self.removed.extend(gone);
+    }
+
+    /// Reads something of a group.
+    fn with_meter<T>(
+        &mut self,
+        slot: GroupSlot,
+        read: impl FnOnce(&GroupEntry, &mut GroupMeter, &mut ReadContext<'_>) -> T,
+    ) -> T {
         let (entry, meter) = self.tree.entry_and_meter(slot);
         let mut on = ReadContext {
             layout: &self.layout,
@@ -274,9 +282,7 @@ impl Sensor {
             warnings: &mut self.warnings,
             syscalls: &mut self.last_tick_cost.syscalls,
         };
-        if meter.read(entry, with_cpu, self.ticks, &mut on) {
-            self.removed.insert(entry.group.id);
-        }
+        read(entry, meter, &mut on)
     }
 
     /// Puts the group's usage into the tick, once.
